@@ -1,0 +1,114 @@
+package outbox
+
+import (
+	"context"
+	"time"
+)
+
+// fullScan is how often at least a topic is claimed from the very beginning, whatever its floor.
+const fullScan = 2 * time.Second
+
+// statementTimeout bounds a statement whose answer never comes, as behind a dead connection.
+const statementTimeout = 15 * time.Second
+
+// claimer takes leases, sharing each round between the topics.
+type claimer struct {
+	*Processor
+	tally  *tally
+	floors map[string]floor
+	failed bool // the last round met a database error
+}
+
+// floor is where the next claim of a topic may begin. While an old transaction keeps the database from cleaning up,
+// the index entries of finished records pile up at the head of the claim index, and a claim from the beginning walks
+// over all of them. So a claim that came back full is followed by one from the due time it had reached. Records below
+// that, released, retried or committed late, are seen by the claim from the beginning that follows as soon as one
+// comes back short, and every few seconds in any case.
+type floor struct {
+	due     time.Time // zero: claim from the beginning
+	scanned time.Time // when that was done last
+}
+
+func newClaimer(p *Processor, t *tally) *claimer {
+	return &claimer{Processor: p, tally: t, floors: map[string]floor{}}
+}
+
+// round claims up to limit records: first an equal share for each topic, so that no backlog keeps another topic's
+// messages waiting, then what is left for those that have more. It reports whether there may be more still.
+func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bool) {
+	c.failed = false
+	turn := int(c.turn.Add(1) % uint64(len(c.topics)))
+	hungry := append(append([]string(nil), c.topics[turn:]...), c.topics[:turn]...)
+	for len(hungry) > 0 && !c.failed && ctx.Err() == nil {
+		var next []string
+		for i, topic := range hungry {
+			share := (limit - len(claims) + len(hungry) - i - 1) / (len(hungry) - i)
+			if share == 0 {
+				return claims, true
+			}
+			got, full := c.topic(ctx, topic, share)
+			claims = append(claims, got...)
+			if full {
+				next = append(next, topic)
+			}
+		}
+		hungry = next
+	}
+	return claims, len(hungry) > 0
+}
+
+// topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Spent
+// records are closed on the way; a claim that found nothing else is repeated, so that a pile of them hides nobody.
+func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []claim, more bool) {
+	for more = true; more && len(claims) == 0 && ctx.Err() == nil; {
+		var found []claim
+		found, more = c.claim(ctx, topic, limit)
+		for _, f := range found {
+			if f.spent {
+				c.tally.spent()
+				c.logSpent(f)
+			} else {
+				claims = append(claims, f)
+			}
+		}
+	}
+	return claims, more
+}
+
+// claim is one claim statement. It runs to its end even if ctx ends meanwhile: given up half-way it might have taken
+// leases that nobody knows of. There may be more if it came back full, or did not look from the beginning.
+func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []claim, more bool) {
+	asked := time.Now()
+	f := c.floors[topic]
+	if asked.Sub(f.scanned) >= fullScan {
+		f = floor{}
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	defer cancel()
+	found, err := c.store.claim(session(ctx, c.db), lease{
+		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.cfg.Lease,
+	})
+	if err != nil {
+		c.failed = true
+		c.tally.claimFailed(err)
+		c.cfg.Logger.Error("outbox: claim failed", "table", c.store.Table, "topic", topic, "error", errorCode(err))
+		return nil, false
+	}
+	for i := range found {
+		found[i].asked, found[i].term = asked, c.cfg.Lease
+	}
+	floored, full := !f.due.IsZero(), len(found) == limit
+	if !floored {
+		f.scanned = asked
+	}
+	if f.due = (time.Time{}); full {
+		f.due = found[limit-1].due
+	}
+	c.floors[topic] = f
+	return found, full || floored
+}
+
+func (c *claimer) logSpent(spent claim) {
+	c.cfg.Logger.Error("outbox: message failed: its attempts are spent", "table", c.store.Table, "id", spent.ID,
+		"topic", spent.Topic, "type", spent.Type, "attempts", spent.Attempt)
+}

@@ -1,0 +1,335 @@
+package outbox
+
+import (
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+	"github.com/gorm-outbox/outbox/internal/jsoncheck"
+	"gorm.io/gorm"
+)
+
+// Enqueue writes a message in tx, the transaction of the business fact that causes it: both commit, or neither.
+//
+// It is refused with [ErrNoTransaction] unless tx is a transaction, and with [ErrInvalid] for a message that could
+// not be stored; both before any SQL, so that the transaction stays usable. Enqueued again under the same tenant and
+// idempotency key, a message is not written twice: the Receipt is the first one's, with New false, whoever wrote it
+// and even if both calls race. The clauses on tx play no part and are not changed.
+func Enqueue(tx *gorm.DB, m Message) (Receipt, error) {
+	return first(EnqueueAll(tx, []Message{m}))
+}
+
+// EnqueueAll is [Enqueue] for many messages, in a few statements. The receipts are in the order of ms; a key that
+// repeats inside ms is written once. None is written if one is refused, and no message is no error.
+func EnqueueAll(tx *gorm.DB, ms []Message) ([]Receipt, error) {
+	if err := checkTransaction(tx); err != nil {
+		return nil, err
+	}
+	s, err := theOutbox(tx)
+	if err != nil {
+		return nil, err
+	}
+	return s.enqueue(tx, ms)
+}
+
+// Enqueue is the package's Enqueue for the plugin's table.
+func (p Plugin) Enqueue(tx *gorm.DB, m Message) (Receipt, error) {
+	return first(p.EnqueueAll(tx, []Message{m}))
+}
+
+// EnqueueAll is the package's EnqueueAll for the plugin's table.
+func (p Plugin) EnqueueAll(tx *gorm.DB, ms []Message) ([]Receipt, error) {
+	if err := checkTransaction(tx); err != nil {
+		return nil, err
+	}
+	s, err := p.installed(tx)
+	if err != nil {
+		return nil, err
+	}
+	return s.enqueue(tx, ms)
+}
+
+func first(rs []Receipt, err error) (Receipt, error) {
+	if err != nil {
+		return Receipt{}, err
+	}
+	return rs[0], nil
+}
+
+// Bounds of a message, in characters.
+const (
+	maxName      = 200 // topic, type, tenant, key: an index entry of two of them stays far below a page's third
+	maxRecipient = 2000
+	maxHeaders   = 16 << 10 // bytes
+)
+
+// How much goes into one statement.
+const (
+	insertRows  = 1000
+	insertBytes = 4 << 20
+)
+
+// row is a message as the statements take it.
+type row struct {
+	N           int             `json:"n"`
+	Tenant      string          `json:"tenant"`
+	Topic       string          `json:"topic,omitempty"`
+	Type        string          `json:"type"`
+	Recipient   string          `json:"recipient"`
+	Payload     json.RawMessage `json:"payload,omitempty"`
+	Headers     json.RawMessage `json:"headers,omitempty"`
+	MessageID   string          `json:"message_id,omitempty"`
+	Key         string          `json:"key,omitempty"`
+	MaxAttempts int             `json:"max_attempts,omitempty"`
+	DueAt       any             `json:"due_at,omitempty"`
+	Delay       int64           `json:"delay"` // microseconds
+}
+
+// identity is what makes two messages the same one.
+type identity struct{ tenant, key string }
+
+// enqueue validates every message, then writes those whose key does not repeat one before it, then answers the
+// repeats from the receipts of the first.
+func (s *store) enqueue(tx *gorm.DB, ms []Message) ([]Receipt, error) {
+	rows := make([]row, 0, len(ms))
+	repeats := map[int]int{} // message → the earlier one with the same key
+	seen := map[identity]int{}
+	for n, m := range ms {
+		r, err := s.check(tx, m)
+		if err != nil {
+			return nil, describe(n, len(ms), err)
+		}
+		if r.Key != "" {
+			if earlier, ok := seen[identity{r.Tenant, r.Key}]; ok {
+				repeats[n] = earlier
+				continue
+			}
+			seen[identity{r.Tenant, r.Key}] = n
+		}
+		r.N = n
+		rows = append(rows, r)
+	}
+	receipts := make([]Receipt, len(ms))
+	db := session(tx.Statement.Context, tx)
+	for len(rows) > 0 {
+		chunk := rows[:chunkLen(rows)]
+		if err := s.insert(db, chunk, receipts); err != nil {
+			if errors.Is(err, sql.ErrTxDone) {
+				return nil, because(ErrNoTransaction, "the transaction has already ended: %w", err)
+			}
+			return nil, fmt.Errorf("outbox: enqueue in %s: %w", s.Table, err)
+		}
+		rows = rows[len(chunk):]
+	}
+	for n, earlier := range repeats {
+		receipts[n] = Receipt{ID: receipts[earlier].ID, MessageID: receipts[earlier].MessageID}
+	}
+	return receipts, nil
+}
+
+func describe(n, of int, err error) error {
+	if of == 1 {
+		return err
+	}
+	return fmt.Errorf("message %d of %d: %w", n, of, err)
+}
+
+// chunkLen is how many of the rows go into the next statement.
+func chunkLen(rows []row) int {
+	size := 0
+	for n, r := range rows {
+		size += len(r.Payload) + len(r.Headers) + len(r.Recipient)
+		if n == insertRows || n > 0 && size > insertBytes {
+			return n
+		}
+	}
+	return len(rows)
+}
+
+// insertTries bounds the chase after a record that holds a key when the insert meets it and is gone, purged, when it
+// is looked up.
+const insertTries = 5
+
+// insert writes one chunk and fills in its receipts.
+func (s *store) insert(db *gorm.DB, rows []row, receipts []Receipt) error {
+	for try := 0; try < insertTries && len(rows) > 0; try++ {
+		missing, err := s.insertNew(db, rows, receipts)
+		if err != nil {
+			return err
+		}
+		if rows, err = s.findExisting(db, missing, receipts); err != nil {
+			return err
+		}
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("%d messages met a record with their key that could not be read", len(rows))
+	}
+	return nil
+}
+
+// insertNew gives back the rows that were not written because their key is taken.
+func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, error) {
+	param, err := json.Marshal(rows)
+	if err != nil {
+		return nil, err
+	}
+	ids := make(map[string]int64, len(rows))
+	err = collect(db, func(found *sql.Rows) error {
+		var id int64
+		var messageID string
+		err := found.Scan(&id, &messageID)
+		ids[messageID] = id
+		return err
+	}, s.insertSQL, string(param))
+	var missing []row
+	for _, r := range rows {
+		if id, ok := ids[r.MessageID]; ok {
+			receipts[r.N] = Receipt{ID: id, MessageID: r.MessageID, New: true}
+		} else {
+			missing = append(missing, r)
+		}
+	}
+	return missing, err
+}
+
+// findExisting gives back the rows whose key nobody holds any more.
+func (s *store) findExisting(db *gorm.DB, rows []row, receipts []Receipt) ([]row, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	keys := make([]row, len(rows))
+	for i, r := range rows {
+		keys[i] = row{N: r.N, Tenant: r.Tenant, Key: r.Key}
+	}
+	param, err := json.Marshal(keys)
+	if err != nil {
+		return nil, err
+	}
+	err = collect(db, func(found *sql.Rows) error {
+		var n int
+		var r Receipt
+		err := found.Scan(&n, &r.ID, &r.MessageID)
+		receipts[n] = r
+		return err
+	}, s.existingSQL, string(param))
+	var missing []row
+	for _, r := range rows {
+		if receipts[r.N].ID == 0 {
+			missing = append(missing, r)
+		}
+	}
+	return missing, err
+}
+
+// check makes a row of a message, or says what is wrong with it.
+func (s *store) check(tx *gorm.DB, m Message) (row, error) {
+	r := row{
+		Topic: m.Topic, Type: m.Type, Recipient: m.Recipient, Key: m.IdempotencyKey,
+		MaxAttempts: m.MaxAttempts, Delay: m.Delay.Microseconds(),
+	}
+	if err := checkTexts(m); err != nil {
+		return r, err
+	}
+	var err error
+	if r.Tenant, err = s.tenant(m.TenantID); err != nil {
+		return r, err
+	}
+	if err := s.checkTimes(m, &r); err != nil {
+		return r, err
+	}
+	if r.MaxAttempts == 0 {
+		r.MaxAttempts = s.MaxAttempts
+	}
+	if r.MaxAttempts < 1 || r.MaxAttempts > maxAttemptsLimit {
+		return r, invalid("MaxAttempts is %d, must be 1 to %d, or 0 for the plugin's", m.MaxAttempts, maxAttemptsLimit)
+	}
+	if r.Payload, err = jsoncheck.Marshal(m.Payload, s.MaxPayload); err != nil {
+		return r, invalid("Payload: %w", err)
+	}
+	if headers := s.headers(tx, m); len(headers) > 0 {
+		if r.Headers, err = jsoncheck.Marshal(headers, maxHeaders); err != nil {
+			return r, invalid("Headers: %w", err)
+		}
+	}
+	id, err := uuid.NewV7()
+	r.MessageID = id.String()
+	return r, err
+}
+
+// headers merges the plugin's into the message's own, which win.
+func (s *store) headers(tx *gorm.DB, m Message) map[string]string {
+	if s.Headers == nil {
+		return m.Headers
+	}
+	merged := map[string]string{}
+	for name, value := range s.Headers(tx.Statement.Context) {
+		merged[name] = value
+	}
+	for name, value := range m.Headers {
+		merged[name] = value
+	}
+	return merged
+}
+
+// checkTexts never quotes a text: a recipient or a key may be private.
+func checkTexts(m Message) error {
+	if m.Topic == "" {
+		return invalid("Topic is empty; it selects the transport")
+	}
+	for _, t := range []struct {
+		name, text string
+		limit      int
+	}{
+		{"Topic", m.Topic, maxName}, {"Type", m.Type, maxName}, {"TenantID", m.TenantID, maxName},
+		{"IdempotencyKey", m.IdempotencyKey, maxName}, {"Recipient", m.Recipient, maxRecipient},
+	} {
+		if err := jsoncheck.Text(t.text); err != nil {
+			return invalid("%s: %w", t.name, err)
+		}
+		if n := utf8.RuneCountInString(t.text); n > t.limit {
+			return invalid("%s has %d characters, may have %d", t.name, n, t.limit)
+		}
+	}
+	return nil
+}
+
+// tenant gives the tenant as its column gives it back, and keeps one that the column's type cannot hold from failing
+// in SQL, in mid-transaction.
+func (s *store) tenant(id string) (string, error) {
+	canonical, err := id, error(nil)
+	switch s.Tenant.Type {
+	case "uuid":
+		var u uuid.UUID
+		u, err = uuid.Parse(id)
+		canonical = u.String()
+	case "bigint":
+		var n int64
+		n, err = strconv.ParseInt(id, 10, 64)
+		canonical = strconv.FormatInt(n, 10)
+	}
+	if err != nil {
+		return "", invalid("TenantID must be a %s, the type of column %s", s.Tenant.Type, s.Tenant.Name)
+	}
+	return canonical, nil
+}
+
+// checkTimes sets when the row is due.
+func (s *store) checkTimes(m Message, r *row) error {
+	switch {
+	case m.Delay < 0:
+		return invalid("Delay is %v, must not be negative", m.Delay)
+	case m.ScheduledFor.IsZero():
+		return nil
+	case m.Delay != 0:
+		return invalid("both ScheduledFor and Delay are given; set one")
+	case m.ScheduledFor.Year() < 1970 || m.ScheduledFor.Year() > 9999:
+		return invalid("ScheduledFor is in the year %d, must be 1970 to 9999", m.ScheduledFor.Year())
+	}
+	r.DueAt = s.time(m.ScheduledFor.UTC().Truncate(time.Microsecond))
+	return nil
+}

@@ -1,0 +1,60 @@
+package policy
+
+import "time"
+
+// Status is where a record stands in its life. The values are what the database column holds.
+type Status string
+
+// The states of a record. Pending and processing are alive; the others are terminal.
+const (
+	StatusPending    Status = "pending"    // waits for its due time, for a first or a later attempt
+	StatusProcessing Status = "processing" // claimed: a worker holds its lease
+	StatusSent       Status = "sent"       // the transport accepted it
+	StatusDiscarded  Status = "discarded"  // permanently refused
+	StatusFailed     Status = "failed"     // its attempts are spent
+)
+
+// Terminal reports whether a record in this state is never claimed again.
+func (s Status) Terminal() bool { return s != StatusPending && s != StatusProcessing }
+
+// State is what the claim rule looks at.
+type State struct {
+	Status      Status
+	Attempts    int       // how often the record has been claimed for delivery
+	MaxAttempts int       // how often it may be
+	DueAt       time.Time // when it may be tried next; a lease never moves it
+	LeasedUntil time.Time // when the current lease ends; zero: none
+}
+
+// Decision says what a worker that looks at a record should do with it.
+type Decision string
+
+// What [Decide] can answer.
+const (
+	Send       Decision = "send"        // claim it and deliver it
+	Reclaim    Decision = "reclaim"     // as Send, but its last worker let the lease run out
+	Discard    Decision = "discard"     // close it without a send: its attempts are spent
+	RetryLater Decision = "retry_later" // it failed before and its next attempt is not due yet
+	Wait       Decision = "wait"        // nothing to do: terminal, scheduled for later, or leased
+)
+
+// Decide is the claim rule. The processor's SQL says the same: a record is claimed exactly when Decide answers
+// Send, Reclaim or Discard at the database's time. Both bounds are inclusive: a record due at now is due, and a lease
+// that ends at now has ended.
+func Decide(m State, now time.Time) Decision {
+	leased := m.LeasedUntil.After(now)
+	switch {
+	case m.Status.Terminal() || leased:
+		return Wait
+	case m.DueAt.After(now) && m.Attempts > 0:
+		return RetryLater
+	case m.DueAt.After(now):
+		return Wait
+	case m.Attempts >= m.MaxAttempts:
+		return Discard
+	case m.Status == StatusProcessing:
+		return Reclaim
+	default:
+		return Send
+	}
+}

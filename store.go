@@ -1,0 +1,319 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"gorm.io/gorm"
+	"gorm.io/gorm/clause"
+	"gorm.io/gorm/logger"
+)
+
+// store is an installed outbox: its options and all of its SQL.
+type store struct {
+	Plugin
+	dialect
+	insertSQL, existingSQL, dueSQL, claimSQL, recordSQL, stateSQL string
+}
+
+// Initialize lets GORM keep the store among the plugins; it has nothing to do.
+func (s *store) Initialize(*gorm.DB) error { return nil }
+
+// Every statement stands here whole; its holes are the table, the tenant column and the engine's words (dialect.go).
+const (
+	// insertSQL adds messages. One whose key is taken adds nothing and gives no row back.
+	insertSQL = `
+INSERT INTO {table} ({tenant}, topic, type, recipient, payload, headers, message_id, idempotency_key, status, attempts,
+	max_attempts, due_at, created_at, updated_at)
+SELECT CAST(m.tenant AS {tenant type}), m.topic, m.type, m.recipient, coalesce(m.payload, 'null'), m.headers, m.message_id,
+	m.key, 'pending', 0, m.max_attempts, coalesce(m.due_at, {now+m.delay}), {now}, {now}
+FROM {messages}
+WHERE true
+ORDER BY m.n
+ON CONFLICT ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+RETURNING id, CAST(message_id AS text)`
+
+	// existingSQL finds the records that hold the keys. It is a statement of its own because the one that met the
+	// conflict may not see the row that caused it.
+	existingSQL = `
+SELECT m.n, r.id, CAST(r.message_id AS text)
+FROM {keys}
+JOIN {table} AS r ON r.{tenant} = CAST(m.tenant AS {tenant type}) AND r.idempotency_key = m.key`
+
+	// claimSQL leases the records that the locking subquery found, and closes those among them whose attempts are
+	// spent. It writes no indexed column of a record it leases, so that the update stays heap-only.
+	claimSQL = `
+UPDATE {table} SET
+	status = CASE WHEN attempts < max_attempts THEN 'processing' ELSE 'failed' END,
+	lease_token = CASE WHEN attempts < max_attempts THEN ? END,
+	lease_owner = CASE WHEN attempts < max_attempts THEN ? END,
+	leased_until = CASE WHEN attempts < max_attempts THEN {now+?} END,
+	last_error_category = CASE WHEN attempts < max_attempts THEN last_error_category
+		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
+	last_error_code = CASE WHEN attempts < max_attempts THEN last_error_code
+		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
+	dead_at = CASE WHEN attempts < max_attempts THEN dead_at ELSE {now} END,
+	attempts = CASE WHEN attempts < max_attempts THEN attempts + 1 ELSE attempts END,
+	updated_at = {now}
+WHERE id {among ? among}
+RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
+	idempotency_key, attempts, max_attempts, due_at, created_at`
+
+	// dueSQL is what makes a record claimable; policy.Decide is the same rule in Go.
+	dueSQL = `topic = ? AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
+
+	// recordSQL writes outcomes, each only where its lease still stands, and gives back the records it wrote. An
+	// outcome without a delay leaves the record's place in the queue alone.
+	recordSQL = `
+WITH o AS (SELECT * FROM {outcomes})
+UPDATE {table} AS r SET
+	status = o.status,
+	attempts = r.attempts - o.refund,
+	due_at = CASE WHEN o.delay IS NULL THEN r.due_at ELSE {now+o.delay} END,
+	lease_token = NULL,
+	lease_owner = NULL,
+	leased_until = NULL,
+	last_error_category = coalesce(o.category, r.last_error_category),
+	last_error_code = CASE WHEN o.category IS NULL THEN r.last_error_code ELSE o.code END,
+	external_id = coalesce(o.external, r.external_id),
+	sent_at = CASE WHEN o.status = 'sent' THEN {now} END,
+	dead_at = CASE WHEN o.status IN ('discarded', 'failed') THEN {now} END,
+	updated_at = {now}
+FROM o
+WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.lease_token = o.token
+RETURNING id`
+
+	// stateSQL reads where records stand. It begins with WITH because read-write splitters send what begins with
+	// SELECT to a replica, which may lag behind.
+	stateSQL = `
+WITH o AS (SELECT * FROM {outcomes})
+SELECT id, status, attempts FROM {table} WHERE lease_token IS NULL AND id {among SELECT record_id FROM o among}`
+)
+
+// newStore validates p and prepares its statements for db's engine.
+func newStore(db *gorm.DB, p Plugin) (*store, error) {
+	p = p.withDefaults()
+	if err := p.validate(); err != nil {
+		return nil, err
+	}
+	d, ok := dialects[db.Dialector.Name()]
+	if !ok {
+		return nil, invalid("plugin %s: dialect %q is not supported; postgres and sqlite are", p.Name(), db.Dialector.Name())
+	}
+	if strings.Contains(p.Table, ".") && !d.names {
+		return nil, invalid("plugin %s: Table %q: %s takes no schema before a table's name", p.Name(), p.Table, db.Dialector.Name())
+	}
+	s := &store{Plugin: p, dialect: d}
+	names := []string{"{table}", quote(p.Table), "{tenant}", quote(p.Tenant.Name), "{tenant type}", d.columnType(p.Tenant.Type)}
+	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
+	s.claimSQL, s.recordSQL = d.render(claimSQL, names...), d.render(recordSQL, names...)
+	s.dueSQL, s.stateSQL = d.render(dueSQL, names...), d.render(stateSQL, names...)
+	return s, nil
+}
+
+// quote makes a validated name an identifier; both engines take SQL's own double quotes.
+func quote(name string) string { return `"` + strings.ReplaceAll(name, ".", `"."`) + `"` }
+
+// session is a handle of the outbox's own on the pool or transaction of db: none of the caller's clauses, hooks or
+// logging, since a log of our SQL would hold payloads and recipients. Prepared-statement wrappers are taken off: they
+// gain nothing over the driver's own cache, and can deadlock a pool that is exhausted.
+func session(ctx context.Context, db *gorm.DB) *gorm.DB {
+	h := db.Session(&gorm.Session{
+		NewDB: true, Context: ctx, SkipHooks: true, SkipDefaultTransaction: true, Logger: logger.Discard,
+	})
+	h.Statement.ConnPool = unwrapPrepared(h.Statement.ConnPool)
+	return h
+}
+
+func unwrapPrepared(pool gorm.ConnPool) gorm.ConnPool {
+	for {
+		switch p := pool.(type) {
+		case *gorm.PreparedStmtTX:
+			pool = p.Tx
+		case *gorm.PreparedStmtDB:
+			pool = p.ConnPool
+		default:
+			return pool
+		}
+	}
+}
+
+// collect runs a statement and scans each of its rows.
+func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) (err error) {
+	rows, err := db.Raw(statement, args...).Rows()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		if err := scan(rows); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// claim is the lease a worker holds on a record.
+type claim struct {
+	Delivery
+	token string
+	due   time.Time
+	spent bool // its attempts were: the claim closed it, there is nothing to deliver
+
+	asked time.Time     // on this process's clock, before the lease began
+	term  time.Duration // how long it was asked for
+}
+
+// lease says what is claimed and for whom.
+type lease struct {
+	topic string
+	limit int
+	floor time.Time // skip what was due before; zero: from the beginning
+	owner string
+	term  time.Duration
+}
+
+// claim leases up to l.limit due records of a topic under a new token, oldest first, and gives them in that order.
+func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
+	due := db.Table(s.Table).Select("id").Where(s.dueSQL, l.topic).Order("due_at, id").Limit(l.limit).
+		Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate, Options: clause.LockingOptionsSkipLocked})
+	if !l.floor.IsZero() {
+		due = due.Where("due_at >= ?", s.time(l.floor))
+	}
+	token := uuid.NewString()
+	var claims []claim
+	err := collect(db, func(rows *sql.Rows) error {
+		c, err := scanClaim(rows)
+		c.token = token
+		claims = append(claims, c)
+		return err
+	}, s.claimSQL, token, l.owner, l.term.Microseconds(), due)
+	if err != nil {
+		return nil, err
+	}
+	sort.Slice(claims, func(i, j int) bool { // an UPDATE gives its rows back in no order
+		if a, b := claims[i], claims[j]; !a.due.Equal(b.due) {
+			return a.due.Before(b.due)
+		}
+		return claims[i].ID < claims[j].ID
+	})
+	return claims, nil
+}
+
+func scanClaim(rows *sql.Rows) (c claim, err error) {
+	var (
+		status           Status
+		key              sql.NullString
+		payload, headers []byte
+		due, created     instant
+	)
+	err = rows.Scan(&c.ID, &status, &c.TenantID, &c.Topic, &c.Type, &c.Recipient, &payload, &headers, &c.MessageID,
+		&key, &c.Attempt, &c.MaxAttempts, &due, &created)
+	if err != nil {
+		return c, err
+	}
+	c.Headers = decodeHeaders(headers)
+	c.Payload, c.due, c.EnqueuedAt = payload, due.Time, created.Time
+	c.ProviderKey = providerKey(c.TenantID, key.String, c.MessageID)
+	c.spent = status != StatusProcessing
+	return c, nil
+}
+
+// decodeHeaders is lenient: a row written by hand with headers of another shape must not stop the claim of a batch. A
+// value that is no string is given as its JSON text.
+func decodeHeaders(text []byte) map[string]string {
+	var values map[string]any
+	if len(text) == 0 || json.Unmarshal(text, &values) != nil || len(values) == 0 {
+		return nil
+	}
+	headers := make(map[string]string, len(values))
+	for name, value := range values {
+		if s, ok := value.(string); ok {
+			headers[name] = s
+		} else if text, err := json.Marshal(value); err == nil {
+			headers[name] = string(text)
+		}
+	}
+	return headers
+}
+
+// outcome is what the recorder writes for a claim.
+type outcome struct {
+	ID       int64   `json:"record_id"`
+	Token    string  `json:"token"`
+	Status   Status  `json:"status"`
+	Refund   int     `json:"refund"`             // attempts to give back: 1 for a release
+	Delay    *int64  `json:"delay,omitempty"`    // microseconds until due again; nil keeps the place in the queue
+	Category *string `json:"category,omitempty"` // nil: no failure
+	Code     string  `json:"code,omitempty"`
+	External *string `json:"external,omitempty"`
+
+	claim claim
+}
+
+// record writes the outcomes whose leases still stand, in one statement, and gives back the ids it wrote.
+func (s *store) record(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) {
+	param, err := json.Marshal(outcomes)
+	if err != nil {
+		return nil, err
+	}
+	written := make(map[int64]bool, len(outcomes))
+	err = collect(db, func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		written[id] = true
+		return err
+	}, s.recordSQL, string(param))
+	return written, err
+}
+
+// recorded finds which of the outcomes already stand in the table: a write whose answer was lost may have succeeded.
+// The number of attempts tells our write from one after a later claim.
+func (s *store) recorded(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) {
+	param, err := json.Marshal(outcomes)
+	if err != nil {
+		return nil, err
+	}
+	type state struct {
+		status   Status
+		attempts int
+	}
+	states := map[int64]state{}
+	err = collect(db, func(rows *sql.Rows) error {
+		var id int64
+		var found state
+		err := rows.Scan(&id, &found.status, &found.attempts)
+		states[id] = found
+		return err
+	}, s.stateSQL, string(param))
+	standing := map[int64]bool{}
+	for _, o := range outcomes {
+		standing[o.ID] = states[o.ID] == state{o.Status, o.claim.Attempt - o.Refund}
+	}
+	return standing, err
+}
+
+// instant scans a timestamp: drivers give SQLite's as text where the column's type is not known to them.
+type instant struct{ time.Time }
+
+// Scan implements sql.Scanner.
+func (i *instant) Scan(v any) (err error) {
+	switch v := v.(type) {
+	case time.Time:
+		i.Time = v
+	case string:
+		i.Time, err = time.Parse(sqliteTime, v)
+	case []byte:
+		i.Time, err = time.Parse(sqliteTime, string(v))
+	default:
+		err = fmt.Errorf("a timestamp came as %T", v)
+	}
+	return err
+}
