@@ -65,7 +65,7 @@ type ProcessorConfig struct {
 
 // Attempt is what [ProcessorConfig].OnAttempt learns.
 type Attempt struct {
-	Delivery Delivery
+	Delivery Delivery        // what the transport was given
 	Status   Status          // what becomes of the record: sent, pending (it will be tried again), discarded or failed
 	Category policy.Category // empty when sent
 	Code     string          // may be empty

@@ -119,15 +119,19 @@ func (f Failure) class() Class {
 
 // AsFailure finds the first Failure in err's tree, given by value or by pointer.
 func AsFailure(err error) (Failure, bool) {
+	unknown := Failure{Category: CategoryUnknown, Err: err}
 	var byPointer *Failure
-	if errors.As(err, &byPointer) && byPointer != nil {
+	if errors.As(err, &byPointer) {
+		if byPointer == nil { // a nil *Failure in an error is a slip; looking on would call its methods
+			return unknown, false
+		}
 		return *byPointer, true
 	}
 	var byValue Failure
 	if errors.As(err, &byValue) {
 		return byValue, true
 	}
-	return Failure{Category: CategoryUnknown, Err: err}, false
+	return unknown, false
 }
 
 // Classify says what err means for the message: nil is OK, a [Failure] anywhere in its tree decides by its class, and

@@ -19,7 +19,7 @@ func (s Status) Terminal() bool { return s != StatusPending && s != StatusProces
 
 // State is what the claim rule looks at.
 type State struct {
-	Status      Status
+	Status      Status    // where the record stands
 	Attempts    int       // how often the record has been claimed for delivery
 	MaxAttempts int       // how often it may be
 	DueAt       time.Time // when it may be tried next; a lease never moves it

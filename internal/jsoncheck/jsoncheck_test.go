@@ -64,81 +64,86 @@ func TestMarshalAcceptsRawJSON(t *testing.T) {
 	}
 }
 
+// Parts of the reasons.
+const (
+	nul       = "NUL character"
+	surrogate = "half of a surrogate pair"
+	badUTF8   = "invalid UTF-8"
+	syntax    = "invalid JSON at byte "
+	digits    = "number of 1001 digits at byte "
+	exponent  = "number with an exponent beyond 1000 at byte "
+	deep      = "nested deeper than 500"
+)
+
+// refusedJSON is text that Marshal refuses, with a part of the reason.
+var refusedJSON = map[string]struct{ text, want string }{
+	"only white space":              {" ", syntax + "1 of 1: wanted a JSON value"},
+	"trailing value":                {`{} {"s3cr3t":1}`, syntax + "3 of 15: wanted nothing after"},
+	"trailing bracket":              {`{}}`, syntax + "2"},
+	"trailing letter":               {`nullx`, syntax + "4"},
+	"byte order mark":               {"\ufeff{}", syntax + "0"},
+	"word":                          {`s3cr3t`, syntax + "0"},
+	"half a word":                   {`tru`, syntax + "0"},
+	"unknown escape":                {`"s3cr3t\x41"`, syntax + "7"},
+	"short unicode escape":          {`"\u00"`, syntax + "1"},
+	"unicode escape at the end":     {`"\u00`, syntax + "1"},
+	"unicode escape of no hex":      {`"\u00g0"`, syntax + "1"},
+	"backslash at the end":          {`"\`, syntax + "1"},
+	"unclosed string":               {`"s3cr3t`, syntax + "7"},
+	"escaped quote at the end":      {`"s3cr3t\"`, syntax + "9"},
+	"raw newline in a string":       {"\"s3cr3t\n\"", syntax + "7"},
+	"raw NUL in a string":           {"\"\x00\"", syntax + "1"},
+	"raw NUL at the end":            {"1\x00", syntax + "1"},
+	"unclosed object":               {`{"s3cr3t":1`, syntax + "11"},
+	"unclosed array":                {`[1`, syntax + "2"},
+	"trailing comma in an array":    {`[1,]`, syntax + "3"},
+	"trailing comma in an object":   {`{"a":1,}`, syntax + "7"},
+	"wrong bracket":                 {`[1}`, syntax + "2"},
+	"key without quotes":            {`{s3cr3t:1}`, syntax + "1"},
+	"key without a colon":           {`{"a" 1}`, syntax + "5"},
+	"key without a value":           {`{"a":}`, syntax + "5"},
+	"leading zero":                  {`01`, syntax},
+	"leading plus":                  {`+1`, syntax + "0"},
+	"lone minus":                    {`-`, syntax + "1"},
+	"no digits before the point":    {`.5`, syntax + "0"},
+	"no digits after the point":     {`1.`, syntax + "2"},
+	"no digits in the exponent":     {`1e+`, syntax + "3"},
+	"hexadecimal number":            {`0x10`, syntax + "1"},
+	"NaN":                           {`NaN`, syntax + "0"},
+	"other white space":             {"\v1", syntax + "0"},
+	"invalid UTF-8":                 {"\"s3cr3t\xff\"", badUTF8 + " at byte 7"},
+	"invalid UTF-8 in a key":        {"{\"\xc3\":1}", badUTF8 + " at byte 2"},
+	"surrogate as raw UTF-8":        {"\"\xed\xa0\x80\"", badUTF8 + " at byte 1"},
+	"overlong NUL":                  {"\"\xc0\x80\"", badUTF8 + " at byte 1"},
+	"beyond the last character":     {"\"\xf4\x90\x80\x80\"", badUTF8 + " at byte 1"},
+	"cut short":                     {"\"\xe2\x82\"", badUTF8 + " at byte 1"},
+	"NUL escape":                    {`"s3cr3t\u0000"`, nul + ` (escape \u0000) at byte 7`},
+	"NUL escape in a key":           {`[{"\u0000":1}]`, nul},
+	"NUL after escaped backslash":   {`"\\\u0000"`, nul + ` (escape \u0000) at byte 3`},
+	"lone high":                     {`"\ud800"`, surrogate + ` (an escape from \ud800 to \udfff) at byte 1`},
+	"lone high, other case":         {`"\uDBFF"`, surrogate},
+	"lone low":                      {`"\udc00"`, surrogate},
+	"swapped":                       {`"\ude00\ud83d"`, surrogate},
+	"high, then a letter":           {`"\ud800x"`, surrogate},
+	"high, then high":               {`"\ud800\ud800\udc00"`, surrogate},
+	"high, then another escape":     {`"\ud800\n"`, surrogate},
+	"high, then escaped backslash":  {`"\ud800\\udc00"`, surrogate},
+	"high, then no surrogate":       {`"\ud800\u0041"`, surrogate},
+	"high, then half an escape":     {`"\ud800\udc`, surrogate},
+	"pair, then low":                {`"\ud83d\ude00\ude00"`, surrogate},
+	"lone surrogate in a key":       {`{"\ud800":1}`, surrogate},
+	"too deep":                      {nested(maxDepth + 1), deep},
+	"too deep for encoding/json":    {nested(20000), deep},
+	"too deep objects":              {strings.Repeat(`{"a":`, 501) + "1" + strings.Repeat("}", 501), deep},
+	"too many digits":               {strings.Repeat("9", 1001), digits + "0"},
+	"too many digits after zero":    {`[-0.` + strings.Repeat("0", 1000) + `]`, digits + "1"},
+	"too large exponent":            {`[1E+1001]`, exponent + "1"},
+	"too small exponent":            {`0e-1001`, exponent + "0"},
+	"exponent beyond every integer": {`1e` + strings.Repeat("9", 100), exponent},
+}
+
 func TestMarshalRefusesRawJSON(t *testing.T) {
-	const (
-		nul       = "NUL character"
-		surrogate = "half of a surrogate pair"
-		badUTF8   = "invalid UTF-8"
-		syntax    = "invalid JSON at byte "
-		digits    = "number of 1001 digits at byte "
-		exponent  = "number with an exponent beyond 1000 at byte "
-		deep      = "nested deeper than 500"
-	)
-	for name, c := range map[string]struct{ text, want string }{
-		"only white space":              {" ", syntax + "1 of 1: wanted a JSON value"},
-		"trailing value":                {`{} {"s3cr3t":1}`, syntax + "3 of 15: wanted nothing after"},
-		"trailing bracket":              {`{}}`, syntax + "2"},
-		"trailing letter":               {`nullx`, syntax + "4"},
-		"byte order mark":               {"\ufeff{}", syntax + "0"},
-		"word":                          {`s3cr3t`, syntax + "0"},
-		"half a word":                   {`tru`, syntax + "0"},
-		"unknown escape":                {`"s3cr3t\x41"`, syntax + "7"},
-		"short unicode escape":          {`"\u00"`, syntax + "1"},
-		"unicode escape at the end":     {`"\u00`, syntax + "1"},
-		"unicode escape of no hex":      {`"\u00g0"`, syntax + "1"},
-		"backslash at the end":          {`"\`, syntax + "1"},
-		"unclosed string":               {`"s3cr3t`, syntax + "7"},
-		"escaped quote at the end":      {`"s3cr3t\"`, syntax + "9"},
-		"raw newline in a string":       {"\"s3cr3t\n\"", syntax + "7"},
-		"raw NUL in a string":           {"\"\x00\"", syntax + "1"},
-		"raw NUL at the end":            {"1\x00", syntax + "1"},
-		"unclosed object":               {`{"s3cr3t":1`, syntax + "11"},
-		"unclosed array":                {`[1`, syntax + "2"},
-		"trailing comma in an array":    {`[1,]`, syntax + "3"},
-		"trailing comma in an object":   {`{"a":1,}`, syntax + "7"},
-		"wrong bracket":                 {`[1}`, syntax + "2"},
-		"key without quotes":            {`{s3cr3t:1}`, syntax + "1"},
-		"key without a colon":           {`{"a" 1}`, syntax + "5"},
-		"key without a value":           {`{"a":}`, syntax + "5"},
-		"leading zero":                  {`01`, syntax},
-		"leading plus":                  {`+1`, syntax + "0"},
-		"lone minus":                    {`-`, syntax + "1"},
-		"no digits before the point":    {`.5`, syntax + "0"},
-		"no digits after the point":     {`1.`, syntax + "2"},
-		"no digits in the exponent":     {`1e+`, syntax + "3"},
-		"hexadecimal number":            {`0x10`, syntax + "1"},
-		"NaN":                           {`NaN`, syntax + "0"},
-		"other white space":             {"\v1", syntax + "0"},
-		"invalid UTF-8":                 {"\"s3cr3t\xff\"", badUTF8 + " at byte 7"},
-		"invalid UTF-8 in a key":        {"{\"\xc3\":1}", badUTF8 + " at byte 2"},
-		"surrogate as raw UTF-8":        {"\"\xed\xa0\x80\"", badUTF8 + " at byte 1"},
-		"overlong NUL":                  {"\"\xc0\x80\"", badUTF8 + " at byte 1"},
-		"beyond the last character":     {"\"\xf4\x90\x80\x80\"", badUTF8 + " at byte 1"},
-		"cut short":                     {"\"\xe2\x82\"", badUTF8 + " at byte 1"},
-		"NUL escape":                    {`"s3cr3t\u0000"`, nul + ` (escape \u0000) at byte 7`},
-		"NUL escape in a key":           {`[{"\u0000":1}]`, nul},
-		"NUL after escaped backslash":   {`"\\\u0000"`, nul + ` (escape \u0000) at byte 3`},
-		"lone high":                     {`"\ud800"`, surrogate + ` (an escape from \ud800 to \udfff) at byte 1`},
-		"lone high, other case":         {`"\uDBFF"`, surrogate},
-		"lone low":                      {`"\udc00"`, surrogate},
-		"swapped":                       {`"\ude00\ud83d"`, surrogate},
-		"high, then a letter":           {`"\ud800x"`, surrogate},
-		"high, then high":               {`"\ud800\ud800\udc00"`, surrogate},
-		"high, then another escape":     {`"\ud800\n"`, surrogate},
-		"high, then escaped backslash":  {`"\ud800\\udc00"`, surrogate},
-		"high, then no surrogate":       {`"\ud800\u0041"`, surrogate},
-		"high, then half an escape":     {`"\ud800\udc`, surrogate},
-		"pair, then low":                {`"\ud83d\ude00\ude00"`, surrogate},
-		"lone surrogate in a key":       {`{"\ud800":1}`, surrogate},
-		"too deep":                      {nested(maxDepth + 1), deep},
-		"too deep for encoding/json":    {nested(20000), deep},
-		"too deep objects":              {strings.Repeat(`{"a":`, 501) + "1" + strings.Repeat("}", 501), deep},
-		"too many digits":               {strings.Repeat("9", 1001), digits + "0"},
-		"too many digits after zero":    {`[-0.` + strings.Repeat("0", 1000) + `]`, digits + "1"},
-		"too large exponent":            {`[1E+1001]`, exponent + "1"},
-		"too small exponent":            {`0e-1001`, exponent + "0"},
-		"exponent beyond every integer": {`1e` + strings.Repeat("9", 100), exponent},
-	} {
+	for name, c := range refusedJSON {
 		t.Run(name, func(t *testing.T) {
 			got, err := Marshal(json.RawMessage(c.text), roomy)
 			requireRefusal(t, err, c.want)
