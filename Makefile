@@ -1,0 +1,35 @@
+# What the targets do lives in scripts/; each of them also runs by itself.
+
+# TIMEOUT bounds the tests of one package, BENCH chooses benchmarks.
+TIMEOUT ?= 15m
+BENCH ?= .
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test lint bench cover example tidy clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install what the tests need and this machine lacks: PostgreSQL binaries, a C compiler
+	@scripts/setup.sh
+
+test: setup ## test every module with the race detector, against a real PostgreSQL
+	@CGO_ENABLED=1 scripts/each.sh -x tests/bench go test -race -count=1 -timeout $(TIMEOUT) ./...
+
+lint: ## gofmt, vet, staticcheck, tidy go.mod files, and the shape of the code
+	@scripts/lint.sh
+
+bench: setup ## run the benchmarks of every module (BENCH=regexp chooses)
+	@scripts/each.sh -x tests/bench go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 0 ./...
+
+cover: setup ## coverage of the root module by its own and the integration tests
+	@TIMEOUT=$(TIMEOUT) scripts/cover.sh
+
+example: ## run the example program
+	@go run ./example
+
+tidy: ## go mod tidy in every module
+	@scripts/each.sh go mod tidy
+
+clean: ## remove what these targets leave behind
+	rm -f coverage.out
