@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
+	"reflect"
 	"sort"
 	"sync/atomic"
 	"time"
@@ -123,6 +125,7 @@ func (p Plugin) NewProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 
 func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, error) {
 	cfg = cfg.withDefaults()
+	cfg.Transports = maps.Clone(cfg.Transports) // what the app does to its map later is no concern of the workers
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -246,7 +249,7 @@ func (c ProcessorConfig) validate() error {
 		found.addf("Transports is empty; it maps each topic to what delivers it")
 	}
 	for topic, transport := range c.Transports {
-		if transport == nil {
+		if isNil(transport) {
 			found.addf("the transport of topic %q is nil", topic)
 		}
 		if err := checkTexts(Message{Topic: topic}); err != nil {
@@ -267,6 +270,12 @@ func (c ProcessorConfig) validate() error {
 		found.addf("Backoff: %w", err)
 	}
 	return found.err("processor")
+}
+
+// isNil also sees a nil function or pointer inside the interface, which would only show as a panic of each attempt.
+func isNil(t Transport) bool {
+	v := reflect.ValueOf(t)
+	return t == nil || (v.Kind() == reflect.Func || v.Kind() == reflect.Pointer) && v.IsNil()
 }
 
 func between[T int | time.Duration](found *problems, name string, value, least, most T) {
