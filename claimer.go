@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -37,8 +38,7 @@ func newClaimer(p *Processor, t *tally) *claimer {
 // messages waiting, then what is left for those that have more. It reports whether there may be more still.
 func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bool) {
 	c.failed = false
-	turn := int(c.turn.Add(1) % uint64(len(c.topics)))
-	hungry := append(append([]string(nil), c.topics[turn:]...), c.topics[:turn]...)
+	hungry := c.hungry(ctx)
 	for len(hungry) > 0 && !c.failed && ctx.Err() == nil {
 		var next []string
 		for i, topic := range hungry {
@@ -55,6 +55,42 @@ func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bo
 		hungry = next
 	}
 	return claims, len(hungry) > 0
+}
+
+// hungry gives the topics worth a claim, each round another first. Those whose last claim left more behind are; the
+// others are asked together, so that an idle processor costs one statement a round, however many topics it serves.
+func (c *claimer) hungry(ctx context.Context) []string {
+	turn := int(c.turn.Add(1) % uint64(len(c.topics)))
+	topics := append(append([]string(nil), c.topics[turn:]...), c.topics[:turn]...)
+	var quiet []string
+	for _, topic := range topics {
+		if c.floors[topic].due.IsZero() {
+			quiet = append(quiet, topic)
+		}
+	}
+	if len(quiet) < 2 {
+		return topics
+	}
+	ctx, cancel := c.statementContext(ctx)
+	defer cancel()
+	waiting, err := c.store.waiting(session(ctx, c.db), quiet)
+	if err != nil {
+		c.fail(err, "")
+		return nil
+	}
+	return slices.DeleteFunc(topics, func(topic string) bool { return c.floors[topic].due.IsZero() && !waiting[topic] })
+}
+
+// statementContext lets a statement run to its end even if ctx ends meanwhile: a claim given up half-way might have
+// taken leases that nobody knows of.
+func (c *claimer) statementContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+}
+
+func (c *claimer) fail(err error, topic string) {
+	c.failed = true
+	c.tally.claimFailed(err)
+	c.cfg.Logger.Error("outbox: claim failed", "table", c.store.Table, "topic", topic, "error", errorCode(err))
 }
 
 // topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Spent
@@ -75,23 +111,20 @@ func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []
 	return claims, more
 }
 
-// claim is one claim statement. It runs to its end even if ctx ends meanwhile: given up half-way it might have taken
-// leases that nobody knows of. There may be more if it came back full, or did not look from the beginning.
+// claim is one claim statement. There may be more if it came back full, or did not look from the beginning.
 func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []claim, more bool) {
 	asked := time.Now()
 	f := c.floors[topic]
 	if asked.Sub(f.scanned) >= fullScan {
 		f = floor{}
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	ctx, cancel := c.statementContext(ctx)
 	defer cancel()
 	found, err := c.store.claim(session(ctx, c.db), lease{
 		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.cfg.Lease,
 	})
 	if err != nil {
-		c.failed = true
-		c.tally.claimFailed(err)
-		c.cfg.Logger.Error("outbox: claim failed", "table", c.store.Table, "topic", topic, "error", errorCode(err))
+		c.fail(err, topic)
 		return nil, false
 	}
 	for i := range found {

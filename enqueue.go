@@ -174,7 +174,7 @@ func (s *store) insert(db *gorm.DB, rows []row, receipts []Receipt) error {
 
 // insertNew gives back the rows that were not written because their key is taken.
 func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, error) {
-	param, err := json.Marshal(rows)
+	statement, args, err := s.insertion(rows)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, e
 		err := found.Scan(&id, &messageID)
 		ids[messageID] = id
 		return err
-	}, s.insertSQL, string(param))
+	}, statement, args...)
 	var missing []row
 	for _, r := range rows {
 		if id, ok := ids[r.MessageID]; ok {
@@ -195,6 +195,27 @@ func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, e
 		}
 	}
 	return missing, err
+}
+
+// insertion is the statement that inserts rows, with its parameters.
+func (s *store) insertion(rows []row) (statement string, args []any, err error) {
+	if len(rows) > 1 {
+		param, err := json.Marshal(rows)
+		return s.insertSQL, []any{string(param)}, err
+	}
+	r := rows[0]
+	return s.insertOneSQL, []any{
+		r.N, r.Tenant, r.Topic, r.Type, r.Recipient, string(r.Payload), null(string(r.Headers)), r.MessageID, null(r.Key),
+		r.MaxAttempts, r.DueAt, r.Delay,
+	}, nil
+}
+
+// null is SQL's NULL for what is absent.
+func null(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
 }
 
 // findExisting gives back the rows whose key nobody holds any more.

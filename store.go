@@ -21,7 +21,7 @@ import (
 type store struct {
 	Plugin
 	dialect
-	insertSQL, existingSQL, dueSQL, claimSQL, recordSQL, stateSQL string
+	insertOneSQL, insertSQL, existingSQL, waitingSQL, dueSQL, claimSQL, recordSQL, stateSQL string
 }
 
 // Initialize lets GORM keep the store among the plugins; it has nothing to do.
@@ -67,6 +67,16 @@ WHERE id {among ? among}
 RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
 	idempotency_key, attempts, max_attempts, due_at, created_at`
 
+	// waitingSQL finds which topics have something to claim, with a look at the head of the claim index for each: a
+	// scalar subquery, since an EXISTS may be planned as a join that reads the whole backlog. It begins with WITH because
+	// read-write splitters send what begins with SELECT to a replica, which may lag behind.
+	waitingSQL = `
+WITH t AS (SELECT * FROM {topics})
+SELECT t.topic FROM t WHERE (
+	SELECT r.id FROM {table} AS r
+	WHERE r.topic = t.topic AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})
+	ORDER BY r.due_at, r.id LIMIT 1) IS NOT NULL`
+
 	// dueSQL is what makes a record claimable; policy.Decide is the same rule in Go.
 	dueSQL = `topic = ? AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
 
@@ -91,8 +101,7 @@ FROM o
 WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.lease_token = o.token
 RETURNING id`
 
-	// stateSQL reads where records stand. It begins with WITH because read-write splitters send what begins with
-	// SELECT to a replica, which may lag behind.
+	// stateSQL reads where records stand; WITH for the same reason as in waitingSQL.
 	stateSQL = `
 WITH o AS (SELECT * FROM {outcomes})
 SELECT id, status, attempts FROM {table} WHERE lease_token IS NULL AND id {among SELECT record_id FROM o among}`
@@ -113,7 +122,9 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	}
 	s := &store{Plugin: p, dialect: d}
 	names := []string{"{table}", quote(p.Table), "{tenant}", quote(p.Tenant.Name), "{tenant type}", d.columnType(p.Tenant.Type)}
+	s.insertOneSQL = d.render(strings.Replace(insertSQL, "{messages}", "{message}", 1), names...)
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
+	s.waitingSQL = d.render(waitingSQL, names...)
 	s.claimSQL, s.recordSQL = d.render(claimSQL, names...), d.render(recordSQL, names...)
 	s.dueSQL, s.stateSQL = d.render(dueSQL, names...), d.render(stateSQL, names...)
 	return s, nil
@@ -159,6 +170,22 @@ func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...
 		}
 	}
 	return rows.Err()
+}
+
+// waiting gives those of the topics that have something to claim.
+func (s *store) waiting(db *gorm.DB, topics []string) (map[string]bool, error) {
+	param, err := json.Marshal(topics)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	err = collect(db, func(rows *sql.Rows) error {
+		var topic string
+		err := rows.Scan(&topic)
+		found[topic] = true
+		return err
+	}, s.waitingSQL, string(param))
+	return found, err
 }
 
 // claim is the lease a worker holds on a record.
