@@ -20,12 +20,13 @@ type dialect struct {
 	outcomes string // what the recorder writes
 	topics   string // what a claimer looks for
 
-	types map[string]string          // column types that are not called as in Record's tags
-	time  func(time.Time) any        // an instant as a parameter that compares with the stored ones
-	ddl   func(table string) []patch // what AutoMigrate cannot say of the table as a whole
-	lock  []string                   // run first in a migration, to make it wait for another
-	size  string                     // storage options behind CREATE TABLE
-	names bool                       // whether table names may carry a schema
+	types  map[string]string          // column types that are not called as in Record's tags
+	time   func(time.Time) any        // an instant as a parameter that compares with the stored ones
+	ddl    func(table string) []patch // what AutoMigrate cannot say of the table as a whole
+	lock   []string                   // run first in a migration, to make it wait for another
+	size   string                     // storage options behind CREATE TABLE
+	notify string                     // announces on a channel that messages have come; empty: the engine cannot
+	names  bool                       // whether table names may carry a schema
 }
 
 // patch is a change of the schema with the question whether it is due.
@@ -72,6 +73,8 @@ var postgres = dialect{
 	lock:  []string{fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", migrationLock)},
 	size:  " WITH (" + queueOptions + ")",
 	names: true,
+	// An announcement is not worth the wait for a flush to disk.
+	notify: `WITH quick AS (SELECT set_config('synchronous_commit', 'off', true)) SELECT pg_notify(?, '') FROM quick`,
 }
 
 // sqliteTime is how this package writes an instant in SQLite: always UTC, always this wide, so that the text compares

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -125,6 +126,9 @@ func (s *store) enqueue(tx *gorm.DB, ms []Message) ([]Receipt, error) {
 			return nil, fmt.Errorf("outbox: enqueue in %s: %w", s.Table, err)
 		}
 		rows = rows[len(chunk):]
+	}
+	if s.WakeUp && slices.ContainsFunc(receipts, func(r Receipt) bool { return r.New }) {
+		s.ring(tx)
 	}
 	for n, earlier := range repeats {
 		receipts[n] = Receipt{ID: receipts[earlier].ID, MessageID: receipts[earlier].MessageID}

@@ -38,6 +38,13 @@ type Plugin struct {
 	MaxPayload int
 	// SkipMigrate leaves the schema to the app, which runs [MigrationSQL] or [Migrate] itself.
 	SkipMigrate bool
+	// WakeUp has Enqueue wake the processors: those in Run in this process, and on PostgreSQL, by a NOTIFY outside the
+	// caller's transaction, those of other processes that have a [Listener]. A message is then delivered milliseconds
+	// after its commit and not at the next poll.
+	WakeUp bool
+	// DeleteSent removes the record of a message when it has been sent, instead of keeping it: for a relay that needs no
+	// history. An idempotency key then protects only until the message is sent.
+	DeleteSent bool
 	// Headers, where given, adds headers to every message enqueued: trace context, request id. It gets the context of
 	// the handle; a header that the message sets itself wins.
 	Headers func(ctx context.Context) map[string]string

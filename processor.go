@@ -54,6 +54,9 @@ type ProcessorConfig struct {
 	Backoff policy.Backoff
 	// PollInterval is how long Run waits when nothing is due. At least 1 ms; zero: 1 s. ProcessOnce has no use for it.
 	PollInterval time.Duration
+	// Listener, where given, wakes Run when other processes enqueue; see [Plugin].WakeUp. Nil: polling, and what this
+	// process enqueues itself.
+	Listener Listener
 	// Owner is shown to operators as the holder of a lease, and is never what proves it. At most 200 characters;
 	// empty: host:pid.
 	Owner string
@@ -102,6 +105,7 @@ type Processor struct {
 	warnings []string
 	inside   inside        // records that are inside a transport of this process
 	turn     atomic.Uint64 // rotates which topic claims first
+	woken    chan struct{} // a message may have come
 }
 
 // NewProcessor validates cfg and gives a processor for db's outbox. It starts nothing. The errors are ErrNotInstalled
@@ -135,7 +139,7 @@ func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 	if inTransaction(db.Statement.ConnPool) {
 		return nil, invalid("processor: the handle is a transaction; a processor needs the database's own")
 	}
-	p := &Processor{cfg: cfg, store: s, db: db}
+	p := &Processor{cfg: cfg, store: s, db: db, woken: make(chan struct{}, 1)}
 	for topic := range cfg.Transports {
 		p.topics = append(p.topics, topic)
 	}
@@ -177,9 +181,12 @@ func (p *Processor) Run(ctx context.Context) error {
 	for _, warning := range p.warnings {
 		p.cfg.Logger.Warn("outbox: " + warning)
 	}
+	stopListening := p.wakeable(ctx)
+	defer stopListening()
 	line := p.startLine(ctx, p.cfg.Concurrency)
+	defer line.finish()
 	claimer := newClaimer(p, &line.tally)
-	failures := 0
+	failures, wait := 0, p.cfg.PollInterval
 	for line.waitForRoom(ctx) {
 		claims, more := claimer.round(ctx, line.room())
 		line.feed(claims)
@@ -187,15 +194,31 @@ func (p *Processor) Run(ctx context.Context) error {
 		case claimer.failed:
 			failures++
 			pause(ctx, p.outageWait(failures))
+			continue
 		case !more:
-			failures = 0
-			pause(ctx, p.cfg.PollInterval)
-		default:
-			failures = 0
+			wait = p.rest(ctx, wait)
 		}
+		failures = 0
 	}
-	line.finish()
 	return nil
+}
+
+// wakeable lets Run be woken, by this process and through the Listener, until the function it gives is called.
+func (p *Processor) wakeable(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	p.store.bell.awake.Store(p, struct{}{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		if p.cfg.Listener != nil {
+			p.listen(ctx)
+		}
+	}()
+	return func() {
+		cancel()
+		p.store.bell.awake.Delete(p)
+		<-stopped
+	}
 }
 
 // outageWait is the wait after claims failed in a row: short at first, since most outages are, and never longer than

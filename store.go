@@ -21,7 +21,11 @@ import (
 type store struct {
 	Plugin
 	dialect
-	insertOneSQL, insertSQL, existingSQL, waitingSQL, dueSQL, claimSQL, recordSQL, stateSQL string
+	bell bell
+
+	insertOneSQL, insertSQL, existingSQL string
+	waitingSQL, dueSQL, claimSQL         string
+	recordSQL, deleteSQL, stateSQL       string
 }
 
 // Initialize lets GORM keep the store among the plugins; it has nothing to do.
@@ -101,10 +105,17 @@ FROM o
 WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.lease_token = o.token
 RETURNING id`
 
+	// deleteSQL is recordSQL for what was sent, where sent records are not kept.
+	deleteSQL = `
+WITH o AS (SELECT * FROM {outcomes})
+DELETE FROM {table}
+WHERE id {among SELECT record_id FROM o among} AND (id, lease_token) IN (SELECT record_id, token FROM o)
+RETURNING id`
+
 	// stateSQL reads where records stand; WITH for the same reason as in waitingSQL.
 	stateSQL = `
 WITH o AS (SELECT * FROM {outcomes})
-SELECT id, status, attempts FROM {table} WHERE lease_token IS NULL AND id {among SELECT record_id FROM o among}`
+SELECT id, status, attempts FROM {table} WHERE id {among SELECT record_id FROM o among}`
 )
 
 // newStore validates p and prepares its statements for db's engine.
@@ -126,6 +137,7 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
 	s.waitingSQL = d.render(waitingSQL, names...)
 	s.claimSQL, s.recordSQL = d.render(claimSQL, names...), d.render(recordSQL, names...)
+	s.deleteSQL = d.render(deleteSQL, names...)
 	s.dueSQL, s.stateSQL = d.render(dueSQL, names...), d.render(stateSQL, names...)
 	return s, nil
 }
@@ -297,20 +309,40 @@ type outcome struct {
 	claim claim
 }
 
-// record writes the outcomes whose leases still stand, in one statement, and gives back the ids it wrote.
+// record writes the outcomes whose leases still stand, and gives back the ids it wrote: in one statement, or two where
+// sent records are deleted.
 func (s *store) record(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) {
+	written := make(map[int64]bool, len(outcomes))
+	if !s.DeleteSent {
+		return written, s.write(db, s.recordSQL, outcomes, written)
+	}
+	var sent, kept []outcome
+	for _, o := range outcomes {
+		if o.Status == StatusSent {
+			sent = append(sent, o)
+		} else {
+			kept = append(kept, o)
+		}
+	}
+	err := s.write(db, s.deleteSQL, sent, written)
+	return written, errors.Join(err, s.write(db, s.recordSQL, kept, written))
+}
+
+// write runs a statement over outcomes and marks the ids that it gives back.
+func (s *store) write(db *gorm.DB, statement string, outcomes []outcome, written map[int64]bool) error {
+	if len(outcomes) == 0 {
+		return nil
+	}
 	param, err := json.Marshal(outcomes)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	written := make(map[int64]bool, len(outcomes))
-	err = collect(db, func(rows *sql.Rows) error {
+	return collect(db, func(rows *sql.Rows) error {
 		var id int64
 		err := rows.Scan(&id)
 		written[id] = true
 		return err
-	}, s.recordSQL, string(param))
-	return written, err
+	}, statement, string(param))
 }
 
 // recorded finds which of the outcomes already stand in the table: a write whose answer was lost may have succeeded.
@@ -334,7 +366,9 @@ func (s *store) recorded(db *gorm.DB, outcomes []outcome) (map[int64]bool, error
 	}, s.stateSQL, string(param))
 	standing := map[int64]bool{}
 	for _, o := range outcomes {
-		standing[o.ID] = states[o.ID] == state{o.Status, o.claim.Attempt - o.Refund}
+		found, kept := states[o.ID]
+		deleted := s.DeleteSent && !kept && o.Status == StatusSent
+		standing[o.ID] = deleted || found == state{o.Status, o.claim.Attempt - o.Refund}
 	}
 	return standing, err
 }
