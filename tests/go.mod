@@ -31,6 +31,7 @@ require (
 
 require (
 	github.com/gorm-outbox/outbox v0.0.0
+	github.com/gorm-outbox/outbox/pgwake v0.0.0
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -42,3 +43,5 @@ require (
 	gorm.io/gorm v1.31.2
 	gorm.io/plugin/dbresolver v1.6.2
 )
+
+replace github.com/gorm-outbox/outbox/pgwake => ../pgwake

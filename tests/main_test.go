@@ -35,8 +35,9 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer cluster.Stop()
-	if code := m.Run(); code != 0 {
+	code := m.Run()
+	cluster.Stop()
+	if code != 0 {
 		return code
 	}
 	if err := goleak.Find(goleak.IgnoreTopFunction("database/sql.(*DB).connectionOpener")); err != nil {
