@@ -14,8 +14,7 @@ const statementTimeout = 15 * time.Second
 
 // claimer takes leases, sharing each round between the topics.
 type claimer struct {
-	*Processor
-	tally  *tally
+	*line
 	floors map[string]floor
 	failed bool // the last round met a database error
 }
@@ -30,9 +29,7 @@ type floor struct {
 	scanned time.Time // when that was done last
 }
 
-func newClaimer(p *Processor, t *tally) *claimer {
-	return &claimer{Processor: p, tally: t, floors: map[string]floor{}}
-}
+func newClaimer(l *line) *claimer { return &claimer{line: l, floors: map[string]floor{}} }
 
 // round claims up to limit records: first an equal share for each topic, so that no backlog keeps another topic's
 // messages waiting, then what is left for those that have more. It reports whether there may be more still.
@@ -93,16 +90,17 @@ func (c *claimer) fail(err error, topic string) {
 	c.cfg.Logger.Error("outbox: claim failed", "table", c.store.Table, "topic", topic, "error", errorCode(err))
 }
 
-// topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Spent
-// records are closed on the way; a claim that found nothing else is repeated, so that a pile of them hides nobody.
+// topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Those
+// whose time has passed or whose attempts are spent are closed on the way; a claim that found nothing else is repeated,
+// so that a pile of them hides nobody.
 func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []claim, more bool) {
 	for more = true; more && len(claims) == 0 && ctx.Err() == nil; {
 		var found []claim
 		found, more = c.claim(ctx, topic, limit)
 		for _, f := range found {
-			if f.spent {
-				c.tally.spent()
-				c.logSpent(f)
+			if f.closed != "" {
+				c.tally.closed(f.closed)
+				c.logClosed(f)
 			} else {
 				claims = append(claims, f)
 			}
@@ -121,14 +119,14 @@ func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []c
 	ctx, cancel := c.statementContext(ctx)
 	defer cancel()
 	found, err := c.store.claim(session(ctx, c.db), lease{
-		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.cfg.Lease,
+		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.terms.Lease,
 	})
 	if err != nil {
 		c.fail(err, topic)
 		return nil, false
 	}
 	for i := range found {
-		found[i].asked, found[i].term = asked, c.cfg.Lease
+		found[i].asked, found[i].terms = asked, c.terms
 	}
 	floored, full := !f.due.IsZero(), len(found) == limit
 	if !floored {
@@ -141,7 +139,11 @@ func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []c
 	return found, full || floored
 }
 
-func (c *claimer) logSpent(spent claim) {
-	c.cfg.Logger.Error("outbox: message failed: its attempts are spent", "table", c.store.Table, "id", spent.ID,
-		"topic", spent.Topic, "type", spent.Type, "attempts", spent.Attempt)
+func (c *claimer) logClosed(f claim) {
+	why := "its attempts are spent"
+	if f.closed == StatusExpired {
+		why = "its time has passed"
+	}
+	c.cfg.Logger.Error("outbox: message "+string(f.closed)+": "+why, "table", c.store.Table, "id", f.ID,
+		"topic", f.Topic, "type", f.Type, "attempts", f.Attempt)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,7 @@ const deafGrace = 250 * time.Millisecond
 type line struct {
 	*Processor
 	ctx     context.Context // ends: start nothing more
+	terms   *terms          // of the next claim; the claims that are out keep theirs
 	tally   tally
 	queue   chan claim
 	records chan outcome
@@ -36,9 +39,9 @@ type line struct {
 // startLine starts the workers and the recorder; finish ends them.
 func (p *Processor) startLine(ctx context.Context, workers int) *line {
 	l := &line{
-		Processor: p, ctx: ctx, slots: workers,
-		queue:   make(chan claim, 2*p.cfg.BatchSize+workers),
-		records: make(chan outcome, p.cfg.BatchSize),
+		Processor: p, ctx: ctx, slots: workers, terms: p.agree(ctx, p.cfg.terms()),
+		queue:   make(chan claim, 2*maxBatchSize+workers),
+		records: make(chan outcome, maxBatchSize),
 		moved:   make(chan struct{}, 1),
 		written: make(chan struct{}),
 	}
@@ -47,7 +50,7 @@ func (p *Processor) startLine(ctx context.Context, workers int) *line {
 		defer close(l.written)
 		(&recorder{Processor: p, tally: &l.tally}).run(context.WithoutCancel(ctx), l.records)
 	}()
-	for range workers {
+	for range l.slots {
 		l.workers.Add(1)
 		go func() {
 			defer l.workers.Done()
@@ -76,15 +79,15 @@ func (l *line) finish() {
 // ahead is how many claims should wait in the queue: what the workers can begin within the horizon at the pace they
 // keep. More would sit here under a lease while workers of other processes are idle.
 func (l *line) ahead() int {
-	horizon := min(time.Second, (l.cfg.Lease-l.cfg.Timeout-leaseMargin)/2)
+	horizon := min(time.Second, (l.terms.Lease-l.terms.Timeout-leaseMargin)/2)
 	average := max(time.Duration(l.average.Load()), 1)
-	return int(min(float64(l.slots)*float64(horizon)/float64(average), float64(l.cfg.BatchSize)))
+	return int(min(float64(l.slots)*float64(horizon)/float64(average), float64(l.terms.BatchSize)))
 }
 
 // room is how many records the next claim may bring.
 func (l *line) room() int {
 	idle := l.slots - int(l.busy.Load())
-	return min(idle+l.ahead()-len(l.queue), l.cfg.BatchSize)
+	return min(idle+l.ahead()-len(l.queue), l.terms.BatchSize)
 }
 
 // waitForRoom waits until a claim is worth its while, half of what may wait having been taken up. It is false when
@@ -112,9 +115,12 @@ func (l *line) signal() {
 // work takes claims off the queue one by one, and attempts each that still has enough of its lease.
 func (l *line) work() {
 	for c := range l.queue {
-		if l.ctx.Err() != nil || c.left() < l.cfg.Timeout+leaseMargin {
-			l.records <- c.release()
-		} else {
+		switch {
+		case l.ctx.Err() != nil || c.left() < c.terms.Timeout+leaseMargin:
+			l.records <- c.unattempted(StatusPending)
+		case c.expired():
+			l.records <- c.unattempted(StatusExpired)
+		default:
 			l.busy.Add(1)
 			l.records <- l.attempt(c)
 			l.busy.Add(-1)
@@ -126,14 +132,22 @@ func (l *line) work() {
 // left is what this process believes is left of the lease. The lease began after asked, so the belief errs towards too
 // little; of the monotonic clock, which stands still while the machine sleeps, and the wall clock, which may be set,
 // the one that says more time has passed is taken.
-func (c claim) left() time.Duration {
+func (c claim) left() time.Duration { return c.terms.Lease - c.age() }
+
+func (c claim) age() time.Duration {
 	now := time.Now()
-	return c.term - max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0)))
+	return max(now.Sub(c.asked), now.Round(0).Sub(c.asked.Round(0)))
 }
 
-// release gives the claim back as if it had not been: the attempt is not counted and the place in the queue is kept.
-func (c claim) release() outcome {
-	return outcome{claim: c, ID: c.ID, Token: c.token, Status: StatusPending, Refund: 1}
+// expired reports whether the message's time has passed while it waited for a worker.
+func (c claim) expired() bool {
+	return c.life.Valid && c.age().Microseconds() >= c.life.Int64 // in microseconds, centuries fit
+}
+
+// unattempted gives the claim back without an attempt, which is not counted: to be pending again, its place in the
+// queue kept, or expired.
+func (c claim) unattempted(status Status) outcome {
+	return outcome{claim: c, ID: c.ID, Token: c.token, Status: status, Refund: 1}
 }
 
 // result is what came of a call of a transport.
@@ -146,7 +160,7 @@ type result struct {
 // attempt delivers one claim and gives what is to be recorded. However the transport behaves, it is over within the
 // Timeout and a little.
 func (l *line) attempt(c claim) outcome {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), l.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), c.terms.Timeout)
 	defer cancel()
 	began := time.Now()
 	r := l.call(ctx, c)
@@ -222,17 +236,29 @@ func (l *line) call(ctx context.Context, c claim) result {
 
 // send calls the transport and judges its answer, both under guard: an error's own methods may panic too.
 func (l *line) send(ctx context.Context, c claim) result {
-	externalID, err := l.cfg.Transports[c.Topic].Send(ctx, c.Delivery)
-	if err != nil && ctx.Err() != nil {
-		if _, said := policy.AsFailure(err); !said {
-			err = &policy.Failure{Category: policy.CategoryTimeout, Code: "timeout", OutcomeUnknown: true, Err: err}
-		}
+	d := c.Delivery
+	if l.cfg.OnAttempt != nil { // which is to see what the transport was given, not what it made of it
+		d.Payload, d.Headers = slices.Clone(d.Payload), maps.Clone(d.Headers)
 	}
-	return l.settle(c, externalID, err)
+	externalID, err := l.cfg.Transports[c.Topic].Send(ctx, d)
+	return l.settle(c, externalID, timedOut(ctx, err))
+}
+
+// timedOut makes a timeout of what a transport made of the end of its context, unless it says that the message was
+// refused for good: transports tend to report it as a fault of the network.
+func timedOut(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() == nil {
+		return err
+	}
+	_, said := policy.AsFailure(err)
+	if said && !errors.Is(err, context.DeadlineExceeded) || policy.Classify(err) == policy.Permanent {
+		return err
+	}
+	return &policy.Failure{Category: policy.CategoryTimeout, Code: "timeout", OutcomeUnknown: true, Err: err}
 }
 
 func (l *line) settle(c claim, externalID string, err error) result {
-	return result{policy.Settle(err, c.Attempt, c.MaxAttempts, l.cfg.Backoff, rand.Float64()), externalID, err}
+	return result{policy.Settle(err, c.Attempt, c.MaxAttempts, c.terms.Backoff, rand.Float64()), externalID, err}
 }
 
 // guard runs f, then after, in a goroutine made for it. stopped is nil if f returned, else a failure that stands for
@@ -271,7 +297,8 @@ func (e *panicError) Unwrap() error {
 func (l *line) observe(ctx context.Context, c claim, r result, took time.Duration) {
 	if l.cfg.OnAttempt != nil {
 		l.onAttempt(ctx, Attempt{
-			Delivery: c.Delivery, Status: r.Status, Category: r.Category, Code: r.Code, RetryIn: r.Delay, Err: r.err, Duration: took,
+			Delivery: c.Delivery, Status: r.Status, Category: r.Category, Code: r.Code, RetryIn: r.Delay,
+			ExternalID: r.externalID, Err: r.err, Duration: took,
 		})
 	}
 	switch r.Status {

@@ -89,6 +89,7 @@ type row struct {
 	MaxAttempts int             `json:"max_attempts,omitempty"`
 	DueAt       any             `json:"due_at,omitempty"`
 	Delay       int64           `json:"delay"` // microseconds
+	ExpiresAt   any             `json:"expires_at,omitempty"`
 }
 
 // identity is what makes two messages the same one.
@@ -210,7 +211,7 @@ func (s *store) insertion(rows []row) (statement string, args []any, err error) 
 	r := rows[0]
 	return s.insertOneSQL, []any{
 		r.N, r.Tenant, r.Topic, r.Type, r.Recipient, string(r.Payload), null(string(r.Headers)), r.MessageID, null(r.Key),
-		r.MaxAttempts, r.DueAt, r.Delay,
+		r.MaxAttempts, r.DueAt, r.Delay, r.ExpiresAt,
 	}, nil
 }
 
@@ -313,12 +314,19 @@ func checkTexts(m Message) error {
 		{"Topic", m.Topic, maxName}, {"Type", m.Type, maxName}, {"TenantID", m.TenantID, maxName},
 		{"IdempotencyKey", m.IdempotencyKey, maxName}, {"Recipient", m.Recipient, maxRecipient},
 	} {
-		if err := jsoncheck.Text(t.text); err != nil {
-			return invalid("%s: %w", t.name, err)
+		if err := checkText(t.name, t.text, t.limit); err != nil {
+			return err
 		}
-		if n := utf8.RuneCountInString(t.text); n > t.limit {
-			return invalid("%s has %d characters, may have %d", t.name, n, t.limit)
-		}
+	}
+	return nil
+}
+
+func checkText(name, text string, limit int) error {
+	if err := jsoncheck.Text(text); err != nil {
+		return invalid("%s: %w", name, err)
+	}
+	if n := utf8.RuneCountInString(text); n > limit {
+		return invalid("%s has %d characters, may have %d", name, n, limit)
 	}
 	return nil
 }
@@ -343,18 +351,28 @@ func (s *store) tenant(id string) (string, error) {
 	return canonical, nil
 }
 
-// checkTimes sets when the row is due.
-func (s *store) checkTimes(m Message, r *row) error {
-	switch {
-	case m.Delay < 0:
+// checkTimes sets when the row is due, and until when.
+func (s *store) checkTimes(m Message, r *row) (err error) {
+	if m.Delay < 0 {
 		return invalid("Delay is %v, must not be negative", m.Delay)
-	case m.ScheduledFor.IsZero():
-		return nil
-	case m.Delay != 0:
-		return invalid("both ScheduledFor and Delay are given; set one")
-	case m.ScheduledFor.Year() < 1970 || m.ScheduledFor.Year() > 9999:
-		return invalid("ScheduledFor is in the year %d, must be 1970 to 9999", m.ScheduledFor.Year())
 	}
-	r.DueAt = s.time(m.ScheduledFor.UTC().Truncate(time.Microsecond))
-	return nil
+	if m.Delay != 0 && !m.ScheduledFor.IsZero() {
+		return invalid("both ScheduledFor and Delay are given; set one")
+	}
+	if r.DueAt, err = s.instant("ScheduledFor", m.ScheduledFor); err != nil {
+		return err
+	}
+	r.ExpiresAt, err = s.instant("ExpiresAt", m.ExpiresAt)
+	return err
+}
+
+// instant makes a parameter of a time, nil for none.
+func (s *store) instant(name string, t time.Time) (any, error) {
+	if t.IsZero() {
+		return nil, nil
+	}
+	if t = t.UTC(); t.Year() < 1970 || t.Year() > 9999 {
+		return nil, invalid("%s is in the year %d, must be 1970 to 9999", name, t.Year())
+	}
+	return s.time(t.Truncate(time.Microsecond)), nil
 }

@@ -109,10 +109,10 @@ func TestPluginReportsEverythingAtOnce(t *testing.T) {
 
 func TestLeftBelievesTheClockThatSaysLess(t *testing.T) {
 	now := time.Now()
-	fresh := claim{asked: now, term: time.Minute}
+	fresh := claim{asked: now, terms: &terms{Lease: time.Minute}}
 	require.InDelta(t, time.Minute, fresh.left(), float64(time.Second))
 	// After a suspend the monotonic clock has stood still and the wall clock has not.
-	suspended := claim{asked: now.Add(-time.Hour).Round(0), term: time.Minute}
+	suspended := claim{asked: now.Add(-time.Hour).Round(0), terms: &terms{Lease: time.Minute}}
 	require.Negative(t, suspended.left())
 }
 
@@ -179,7 +179,7 @@ func TestOutageWaitGrowsToThePollInterval(t *testing.T) {
 }
 
 func TestAheadFollowsThePace(t *testing.T) {
-	l := &line{Processor: &Processor{cfg: ProcessorConfig{BatchSize: 100}.withDefaults()}, slots: 20}
+	l := &line{terms: ProcessorConfig{BatchSize: 100}.withDefaults().terms(), slots: 20}
 	for average, want := range map[time.Duration]int{
 		unknownDuration:        0,   // nothing is known yet: fill the slots and no more
 		time.Minute:            0,   // what waits here could be begun elsewhere

@@ -227,7 +227,7 @@ func (s *store) createTable(table string, columns []column, options string) stri
 	var keys []string
 	lines := make([]string, 0, len(columns)+1)
 	for _, c := range columns {
-		line := "\t" + quote(c.name) + " " + s.columnType(c.typ)
+		line := "  " + quote(c.name) + " " + s.columnType(c.typ)
 		if c.notNull {
 			line += " NOT NULL"
 		}
@@ -240,7 +240,7 @@ func (s *store) createTable(table string, columns []column, options string) stri
 		lines = append(lines, line)
 	}
 	if !strings.Contains(strings.Join(lines, ""), "PRIMARY KEY") { // SQLite's identity says it itself
-		lines = append(lines, "\tPRIMARY KEY ("+strings.Join(keys, ", ")+")")
+		lines = append(lines, "  PRIMARY KEY ("+strings.Join(keys, ",")+")")
 	}
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n%s\n)%s", quote(table), strings.Join(lines, ",\n"), options)
 }

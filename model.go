@@ -11,14 +11,16 @@ import (
 // Status is where a record stands in its life.
 type Status = policy.Status
 
-// The states of a record: pending → processing → sent, discarded or failed, and back to pending on a retry or a
-// release.
+// The states of a record: pending → processing → sent, discarded or failed, and back to pending on a retry, a release
+// or a redrive; or, before a worker has it, cancelled or expired.
 const (
 	StatusPending    = policy.StatusPending    // waits for its due time
 	StatusProcessing = policy.StatusProcessing // claimed: a worker holds its lease
 	StatusSent       = policy.StatusSent       // the transport accepted it; terminal
 	StatusDiscarded  = policy.StatusDiscarded  // permanently refused; terminal
 	StatusFailed     = policy.StatusFailed     // its attempts are spent; terminal
+	StatusCancelled  = policy.StatusCancelled  // withdrawn by Cancel; terminal
+	StatusExpired    = policy.StatusExpired    // its ExpiresAt passed before it was sent; terminal
 )
 
 // Message is what the app enqueues.
@@ -46,6 +48,9 @@ type Message struct {
 	ScheduledFor time.Time
 	// Delay, instead of ScheduledFor, counts from now by the database's clock.
 	Delay time.Duration
+	// ExpiresAt is from when on it must not be sent any more: a one-time password an hour late is worse than none. A
+	// message that has not been sent by then ends as expired when its turn comes. Zero: never.
+	ExpiresAt time.Time
 	// MaxAttempts is how often it is tried before it is failed, 1 to 1000. Zero: the Plugin's.
 	MaxAttempts int
 }
@@ -90,10 +95,11 @@ type Record struct {
 	MessageID      string            `gorm:"column:message_id;type:uuid;not null"`                 // what consumers deduplicate on
 	IdempotencyKey *string           `gorm:"column:idempotency_key;type:text"`                     // null where the app gave none
 
-	Status      Status    `gorm:"column:status;type:text;not null"`          // where it stands
-	Attempts    int       `gorm:"column:attempts;type:integer;not null"`     // claims for delivery so far
-	MaxAttempts int       `gorm:"column:max_attempts;type:integer;not null"` // how many there may be
-	DueAt       time.Time `gorm:"column:due_at;type:timestamptz;not null"`   // when it may be tried next; a lease never moves it
+	Status      Status     `gorm:"column:status;type:text;not null"`          // where it stands
+	Attempts    int        `gorm:"column:attempts;type:integer;not null"`     // claims for delivery so far
+	MaxAttempts int        `gorm:"column:max_attempts;type:integer;not null"` // how many there may be
+	DueAt       time.Time  `gorm:"column:due_at;type:timestamptz;not null"`   // when it may be tried next; a lease never moves it
+	ExpiresAt   *time.Time `gorm:"column:expires_at;type:timestamptz"`        // from when on it must not be sent; null: never
 
 	LeaseToken  *string    `gorm:"column:lease_token;type:text"`         // the fence; null unless processing
 	LeaseOwner  *string    `gorm:"column:lease_owner;type:text"`         // for operators; null unless processing

@@ -54,6 +54,10 @@ type ProcessorConfig struct {
 	Backoff policy.Backoff
 	// PollInterval is how long Run waits when nothing is due. At least 1 ms; zero: 1 s. ProcessOnce has no use for it.
 	PollInterval time.Duration
+	// Settings, where given, is asked before each round for what an operator has set meanwhile, such as ReadSettings of
+	// the environment or of a table; it is applied over this configuration. While it fails, or what it gives does not
+	// fit, the last that did stays in force, and the log says so.
+	Settings func(context.Context) (Settings, error)
 	// Listener, where given, wakes Run when other processes enqueue; see [Plugin].WakeUp. Nil: polling, and what this
 	// process enqueues itself.
 	Listener Listener
@@ -70,35 +74,21 @@ type ProcessorConfig struct {
 
 // Attempt is what [ProcessorConfig].OnAttempt learns.
 type Attempt struct {
-	Delivery Delivery        // what the transport was given
-	Status   Status          // what becomes of the record: sent, pending (it will be tried again), discarded or failed
-	Category policy.Category // empty when sent
-	Code     string          // may be empty
-	RetryIn  time.Duration   // when pending: how long until it is due again
-	Err      error           // as the transport gave it; it may hold private data
-	Duration time.Duration   // of the transport's work
-}
-
-// Summary counts what a round did. Claimed = Sent + Retried + Failed + Discarded + Lost + Released + those whose
-// outcome the database did not take.
-type Summary struct {
-	Claimed   int // records this round took on, the spent ones it only closed included
-	Sent      int // accepted by their transport
-	Retried   int // failed, to be tried again
-	Failed    int // ended with their attempts spent
-	Discarded int // ended by a permanent refusal
-	Lost      int // their lease had passed to another claim, which now decides
-	Released  int // given back unattempted: too little was left of their lease, or the context ended
-	Errors    int // claims the database refused, and outcomes it did not take before their leases ended
-
-	Warnings  []string // settings that cannot hold, such as a lease too short for the batch
-	LastError string   // SQLSTATE or the driver's code of the last database error, ridden out or not; never its text
+	Delivery   Delivery        // what the transport was given
+	Status     Status          // what becomes of the record: sent, pending (it will be tried again), discarded or failed
+	Category   policy.Category // empty when sent
+	Code       string          // may be empty
+	RetryIn    time.Duration   // when pending: how long until it is due again
+	ExternalID string          // the provider's id, as the transport gave it
+	Err        error           // as the transport gave it; it may hold private data
+	Duration   time.Duration   // of the transport's work
 }
 
 // Processor delivers due messages. It is safe for concurrent use, and so are any number of processors, here and on
 // other machines: they share the table.
 type Processor struct {
-	cfg      ProcessorConfig
+	cfg      ProcessorConfig // with its defaults
+	given    ProcessorConfig // as the app gave it
 	store    *store
 	db       *gorm.DB
 	topics   []string
@@ -128,6 +118,7 @@ func (p Plugin) NewProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 }
 
 func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, error) {
+	given := cfg
 	cfg = cfg.withDefaults()
 	cfg.Transports = maps.Clone(cfg.Transports) // what the app does to its map later is no concern of the workers
 	if err := cfg.validate(); err != nil {
@@ -139,7 +130,7 @@ func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 	if inTransaction(db.Statement.ConnPool) {
 		return nil, invalid("processor: the handle is a transaction; a processor needs the database's own")
 	}
-	p := &Processor{cfg: cfg, store: s, db: db, woken: make(chan struct{}, 1)}
+	p := &Processor{cfg: cfg, given: given, store: s, db: db, woken: make(chan struct{}, 1)}
 	for topic := range cfg.Transports {
 		p.topics = append(p.topics, topic)
 	}
@@ -162,9 +153,9 @@ func (c ProcessorConfig) longestRound() time.Duration {
 // scheduler to call. Rounds may overlap. It never fails and never panics: whatever goes wrong is in the Summary. When
 // ctx ends it starts nothing more, lets what has started finish within its Timeout, and releases the rest.
 func (p *Processor) ProcessOnce(ctx context.Context) Summary {
-	line := p.startLine(ctx, min(p.cfg.Concurrency, p.cfg.BatchSize))
+	line := p.startLine(ctx, min(p.cfg.Concurrency, maxBatchSize))
 	if ctx.Err() == nil {
-		claims, _ := newClaimer(p, &line.tally).round(ctx, p.cfg.BatchSize)
+		claims, _ := newClaimer(line).round(ctx, line.terms.BatchSize)
 		line.feed(claims)
 	}
 	line.finish()
@@ -185,9 +176,10 @@ func (p *Processor) Run(ctx context.Context) error {
 	defer stopListening()
 	line := p.startLine(ctx, p.cfg.Concurrency)
 	defer line.finish()
-	claimer := newClaimer(p, &line.tally)
+	claimer := newClaimer(line)
 	failures, wait := 0, p.cfg.PollInterval
 	for line.waitForRoom(ctx) {
+		line.terms = p.agree(ctx, line.terms)
 		claims, more := claimer.round(ctx, line.room())
 		line.feed(claims)
 		switch {

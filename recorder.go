@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -124,47 +123,4 @@ func (r *recorder) settle(batch []outcome, written map[int64]bool) {
 		}
 		r.tally.recorded(o, written[o.ID])
 	}
-}
-
-// tally is a Summary in the making.
-type tally struct {
-	mu sync.Mutex
-	Summary
-}
-
-func (t *tally) count(f func(*Summary)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f(&t.Summary)
-}
-
-func (t *tally) claimed(n int) { t.count(func(s *Summary) { s.Claimed += n }) }
-
-func (t *tally) spent() { t.count(func(s *Summary) { s.Claimed++; s.Failed++ }) }
-
-func (t *tally) failed(err error) { t.count(func(s *Summary) { s.LastError = errorCode(err) }) }
-
-func (t *tally) claimFailed(err error) {
-	t.count(func(s *Summary) { s.Errors++; s.LastError = errorCode(err) })
-}
-
-func (t *tally) unrecorded() { t.count(func(s *Summary) { s.Errors++ }) }
-
-func (t *tally) recorded(o outcome, written bool) {
-	t.count(func(s *Summary) {
-		switch {
-		case !written:
-			s.Lost++
-		case o.Refund > 0:
-			s.Released++
-		case o.Status == StatusSent:
-			s.Sent++
-		case o.Status == StatusPending:
-			s.Retried++
-		case o.Status == StatusDiscarded:
-			s.Discarded++
-		default:
-			s.Failed++
-		}
-	})
 }

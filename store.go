@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sort"
 	"strings"
 	"time"
@@ -36,9 +35,9 @@ const (
 	// insertSQL adds messages. One whose key is taken adds nothing and gives no row back.
 	insertSQL = `
 INSERT INTO {table} ({tenant}, topic, type, recipient, payload, headers, message_id, idempotency_key, status, attempts,
-	max_attempts, due_at, created_at, updated_at)
+	max_attempts, due_at, expires_at, created_at, updated_at)
 SELECT CAST(m.tenant AS {tenant type}), m.topic, m.type, m.recipient, coalesce(m.payload, 'null'), m.headers, m.message_id,
-	m.key, 'pending', 0, m.max_attempts, coalesce(m.due_at, {now+m.delay}), {now}, {now}
+	m.key, 'pending', 0, m.max_attempts, coalesce(m.due_at, {now+m.delay}), m.expires_at, {now}, {now}
 FROM {messages}
 WHERE true
 ORDER BY m.n
@@ -52,33 +51,36 @@ SELECT m.n, r.id, CAST(r.message_id AS text)
 FROM {keys}
 JOIN {table} AS r ON r.{tenant} = CAST(m.tenant AS {tenant type}) AND r.idempotency_key = m.key`
 
-	// claimSQL leases the records that the locking subquery found, and closes those among them whose attempts are
-	// spent. It writes no indexed column of a record it leases, so that the update stays heap-only.
+	// claimSQL leases the records that the locking subquery found, and closes those among them whose time has passed or
+	// whose attempts are spent. It writes no indexed column of a record it leases, so that the update stays heap-only.
 	claimSQL = `
 UPDATE {table} SET
-	status = CASE WHEN attempts < max_attempts THEN 'processing' ELSE 'failed' END,
-	lease_token = CASE WHEN attempts < max_attempts THEN ? END,
-	lease_owner = CASE WHEN attempts < max_attempts THEN ? END,
-	leased_until = CASE WHEN attempts < max_attempts THEN {now+?} END,
-	last_error_category = CASE WHEN attempts < max_attempts THEN last_error_category
+	status = CASE WHEN {live} THEN 'processing' WHEN expires_at <= {now} THEN 'expired' ELSE 'failed' END,
+	lease_token = CASE WHEN {live} THEN ? END,
+	lease_owner = CASE WHEN {live} THEN ? END,
+	leased_until = CASE WHEN {live} THEN {now+?} END,
+	last_error_category = CASE WHEN {live} OR expires_at <= {now} THEN last_error_category
 		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
-	last_error_code = CASE WHEN attempts < max_attempts THEN last_error_code
+	last_error_code = CASE WHEN {live} OR expires_at <= {now} THEN last_error_code
 		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
-	dead_at = CASE WHEN attempts < max_attempts THEN dead_at ELSE {now} END,
-	attempts = CASE WHEN attempts < max_attempts THEN attempts + 1 ELSE attempts END,
+	dead_at = CASE WHEN {live} THEN dead_at ELSE {now} END,
+	attempts = CASE WHEN {live} THEN attempts + 1 ELSE attempts END,
 	updated_at = {now}
 WHERE id {among ? among}
 RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
-	idempotency_key, attempts, max_attempts, due_at, created_at`
+	idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}`
+
+	// liveSQL tells, of a record that may be claimed, whether there is anything to deliver.
+	liveSQL = `(attempts < max_attempts AND (expires_at IS NULL OR expires_at > {now}))`
 
 	// waitingSQL finds which topics have something to claim, with a look at the head of the claim index for each: a
 	// scalar subquery, since an EXISTS may be planned as a join that reads the whole backlog. It begins with WITH because
 	// read-write splitters send what begins with SELECT to a replica, which may lag behind.
 	waitingSQL = `
-WITH t AS (SELECT * FROM {topics})
-SELECT t.topic FROM t WHERE (
+WITH t AS (SELECT * FROM {texts})
+SELECT t.text FROM t WHERE (
 	SELECT r.id FROM {table} AS r
-	WHERE r.topic = t.topic AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})
+	WHERE r.topic = t.text AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})
 	ORDER BY r.due_at, r.id LIMIT 1) IS NOT NULL`
 
 	// dueSQL is what makes a record claimable; policy.Decide is the same rule in Go.
@@ -99,7 +101,7 @@ UPDATE {table} AS r SET
 	last_error_code = CASE WHEN o.category IS NULL THEN r.last_error_code ELSE o.code END,
 	external_id = coalesce(o.external, r.external_id),
 	sent_at = CASE WHEN o.status = 'sent' THEN {now} END,
-	dead_at = CASE WHEN o.status IN ('discarded', 'failed') THEN {now} END,
+	dead_at = CASE WHEN o.status IN ('discarded', 'failed', 'expired') THEN {now} END,
 	updated_at = {now}
 FROM o
 WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.lease_token = o.token
@@ -132,14 +134,22 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 		return nil, invalid("plugin %s: Table %q: %s takes no schema before a table's name", p.Name(), p.Table, db.Dialector.Name())
 	}
 	s := &store{Plugin: p, dialect: d}
-	names := []string{"{table}", quote(p.Table), "{tenant}", quote(p.Tenant.Name), "{tenant type}", d.columnType(p.Tenant.Type)}
+	names := s.holes()
 	s.insertOneSQL = d.render(strings.Replace(insertSQL, "{messages}", "{message}", 1), names...)
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
 	s.waitingSQL = d.render(waitingSQL, names...)
-	s.claimSQL, s.recordSQL = d.render(claimSQL, names...), d.render(recordSQL, names...)
+	s.claimSQL, s.recordSQL = d.render(strings.ReplaceAll(claimSQL, "{live}", liveSQL), names...), d.render(recordSQL, names...)
 	s.deleteSQL = d.render(deleteSQL, names...)
 	s.dueSQL, s.stateSQL = d.render(dueSQL, names...), d.render(stateSQL, names...)
 	return s, nil
+}
+
+// holes are the names that a statement leaves open.
+func (s *store) holes() []string {
+	return []string{
+		"{table}", quote(s.Table), "{processed}", quote(s.processedTable()),
+		"{tenant}", quote(s.Tenant.Name), "{tenant type}", s.columnType(s.Tenant.Type),
+	}
 }
 
 // quote makes a validated name an identifier; both engines take SQL's own double quotes.
@@ -203,12 +213,13 @@ func (s *store) waiting(db *gorm.DB, topics []string) (map[string]bool, error) {
 // claim is the lease a worker holds on a record.
 type claim struct {
 	Delivery
-	token string
-	due   time.Time
-	spent bool // its attempts were: the claim closed it, there is nothing to deliver
+	token  string
+	due    time.Time
+	closed Status // expired or failed if the claim closed it, its time passed or its attempts spent: nothing to deliver
 
 	asked time.Time     // on this process's clock, before the lease began
-	term  time.Duration // how long it was asked for
+	terms *terms        // what was in force then
+	life  sql.NullInt64 // microseconds from the claim until it expires, if it ever does
 }
 
 // lease says what is claimed and for whom.
@@ -256,43 +267,6 @@ func newToken() (string, error) {
 	var bits [12]byte
 	_, err := rand.Read(bits[:])
 	return base64.RawURLEncoding.EncodeToString(bits[:]), err
-}
-
-func scanClaim(rows *sql.Rows) (c claim, err error) {
-	var (
-		status           Status
-		key              sql.NullString
-		payload, headers []byte
-		due, created     instant
-	)
-	err = rows.Scan(&c.ID, &status, &c.TenantID, &c.Topic, &c.Type, &c.Recipient, &payload, &headers, &c.MessageID,
-		&key, &c.Attempt, &c.MaxAttempts, &due, &created)
-	if err != nil {
-		return c, err
-	}
-	c.Headers = decodeHeaders(headers)
-	c.Payload, c.due, c.EnqueuedAt = payload, due.Time, created.Time
-	c.ProviderKey = providerKey(c.TenantID, key.String, c.MessageID)
-	c.spent = status != StatusProcessing
-	return c, nil
-}
-
-// decodeHeaders is lenient: a row written by hand with headers of another shape must not stop the claim of a batch. A
-// value that is no string is given as its JSON text.
-func decodeHeaders(text []byte) map[string]string {
-	var values map[string]any
-	if len(text) == 0 || json.Unmarshal(text, &values) != nil || len(values) == 0 {
-		return nil
-	}
-	headers := make(map[string]string, len(values))
-	for name, value := range values {
-		if s, ok := value.(string); ok {
-			headers[name] = s
-		} else if text, err := json.Marshal(value); err == nil {
-			headers[name] = string(text)
-		}
-	}
-	return headers
 }
 
 // outcome is what the recorder writes for a claim.
@@ -371,22 +345,4 @@ func (s *store) recorded(db *gorm.DB, outcomes []outcome) (map[int64]bool, error
 		standing[o.ID] = deleted || found == state{o.Status, o.claim.Attempt - o.Refund}
 	}
 	return standing, err
-}
-
-// instant scans a timestamp: drivers give SQLite's as text where the column's type is not known to them.
-type instant struct{ time.Time }
-
-// Scan implements sql.Scanner.
-func (i *instant) Scan(v any) (err error) {
-	switch v := v.(type) {
-	case time.Time:
-		i.Time = v
-	case string:
-		i.Time, err = time.Parse(sqliteTime, v)
-	case []byte:
-		i.Time, err = time.Parse(sqliteTime, string(v))
-	default:
-		err = fmt.Errorf("a timestamp came as %T", v)
-	}
-	return err
 }

@@ -12,7 +12,13 @@ const (
 	StatusSent       Status = "sent"       // the transport accepted it
 	StatusDiscarded  Status = "discarded"  // permanently refused
 	StatusFailed     Status = "failed"     // its attempts are spent
+	StatusCancelled  Status = "cancelled"  // withdrawn by the app before it was sent
+	StatusExpired    Status = "expired"    // its time passed before it was sent
 )
+
+// Dead reports whether a record in this state failed for good: kept with its category and code, and to be redriven or
+// purged.
+func (s Status) Dead() bool { return s == StatusDiscarded || s == StatusFailed }
 
 // Terminal reports whether a record in this state is never claimed again.
 func (s Status) Terminal() bool { return s != StatusPending && s != StatusProcessing }
@@ -24,6 +30,7 @@ type State struct {
 	MaxAttempts int       // how often it may be
 	DueAt       time.Time // when it may be tried next; a lease never moves it
 	LeasedUntil time.Time // when the current lease ends; zero: none
+	ExpiresAt   time.Time // from when on it must not be sent; zero: never
 }
 
 // Decision says what a worker that looks at a record should do with it.
@@ -34,13 +41,14 @@ const (
 	Send       Decision = "send"        // claim it and deliver it
 	Reclaim    Decision = "reclaim"     // as Send, but its last worker let the lease run out
 	Discard    Decision = "discard"     // close it without a send: its attempts are spent
+	Expire     Decision = "expire"      // close it without a send: its time has passed
 	RetryLater Decision = "retry_later" // it failed before and its next attempt is not due yet
 	Wait       Decision = "wait"        // nothing to do: terminal, scheduled for later, or leased
 )
 
 // Decide is the claim rule. The processor's SQL says the same: a record is claimed exactly when Decide answers
-// Send, Reclaim or Discard at the database's time. Both bounds are inclusive: a record due at now is due, and a lease
-// that ends at now has ended.
+// Send, Reclaim, Discard or Expire at the database's time. All bounds are inclusive: a record due at now is due, a
+// lease that ends at now has ended, and so has the life of a record that expires at now.
 func Decide(m State, now time.Time) Decision {
 	leased := m.LeasedUntil.After(now)
 	switch {
@@ -50,6 +58,8 @@ func Decide(m State, now time.Time) Decision {
 		return RetryLater
 	case m.DueAt.After(now):
 		return Wait
+	case !m.ExpiresAt.IsZero() && !m.ExpiresAt.After(now):
+		return Expire
 	case m.Attempts >= m.MaxAttempts:
 		return Discard
 	case m.Status == StatusProcessing:
