@@ -1,0 +1,8 @@
+package main
+
+func Example() {
+	main()
+	// Output:
+	// to ada@example.com: order_confirmation {"ID":1,"Email":"ada@example.com"}
+	// sent: 1
+}
