@@ -69,16 +69,6 @@ func TestTourTwiceOnOneDatabase(t *testing.T) {
 	require.True(t, db.Migrator().HasColumn("outbox", "mine"), "a table that is not the tour's")
 }
 
-// TestTourOnPostgres runs where OUTBOX_EXAMPLE_DSN names a database.
-func TestTourOnPostgres(t *testing.T) {
-	dsn := os.Getenv("OUTBOX_EXAMPLE_DSN")
-	if dsn == "" {
-		t.Skip("OUTBOX_EXAMPLE_DSN is not set; the tour is tested on SQLite")
-	}
-	requireTour(t, t.TempDir(), "-dsn", dsn)
-	requireTour(t, t.TempDir(), "-dsn", dsn)
-}
-
 // storyLines are what the account must say, in this order.
 var storyLines = []string{
 	`1\. An order commits`,
