@@ -8,6 +8,7 @@ import (
 
 // dialect holds the few words in which the engines differ. The statements in store.go are the same for all of them.
 type dialect struct {
+	mark  string // what an identifier is quoted with
 	now   string // the database's time
 	after string // the database's time plus %s microseconds
 	until string // how many microseconds from the database's time to %s
@@ -46,6 +47,7 @@ const queueOptions = "fillfactor=50, autovacuum_vacuum_scale_factor=0.02, autova
 const migrationLock = 0x6f7574626f78
 
 var postgres = dialect{
+	mark: `"`,
 	// The statement's time and not the transaction's: "in five seconds" counts from the call, however long ago the
 	// caller began.
 	now:   `statement_timestamp()`,
@@ -85,6 +87,8 @@ var postgres = dialect{
 const sqliteTime = "2006-01-02 15:04:05.000+00:00"
 
 var sqlite = dialect{
+	// Not the standard's quotes: a column that does not exist, so quoted, is taken for a text.
+	mark:  "`",
 	now:   `strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')`,
 	after: `strftime('%%Y-%%m-%%d %%H:%%M:%%f+00:00', 'now', printf('%%+.3f seconds', (%s) / 1e6))`,
 	until: `CAST((julianday(%s) - julianday('now')) * 86400e6 AS integer)`,
@@ -110,6 +114,23 @@ var sqlite = dialect{
 	// A transaction that reads before it writes is refused, not queued, when another has written in between. Writing
 	// first makes it wait its turn.
 	lock: []string{"CREATE TABLE outbox_migration (x)", "DROP TABLE outbox_migration"},
+}
+
+// engine finds the dialect of a plugin's outbox.
+func (p Plugin) engine(name string) (dialect, error) {
+	d, ok := dialects[name]
+	if !ok {
+		return d, invalid("plugin %s: dialect %q is not supported; postgres and sqlite are", p.Name(), name)
+	}
+	if strings.Contains(p.Table, ".") && !d.names {
+		return d, invalid("plugin %s: Table %q: %s takes no schema before a table's name", p.Name(), p.Table, name)
+	}
+	return d, nil
+}
+
+// quote makes a validated name, with its schema if it has one, an identifier.
+func (d dialect) quote(name string) string {
+	return d.mark + strings.ReplaceAll(name, ".", d.mark+"."+d.mark) + d.mark
 }
 
 // columnType is the engine's word for a type of Record's tags.

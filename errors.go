@@ -40,7 +40,8 @@ func (p problems) err(subject string) error {
 	}
 	texts := make([]string, len(p))
 	for i, e := range p {
-		texts[i] = strings.ReplaceAll(e.Error(), "\n", "; ") // a joined error of another package
+		text := strings.TrimPrefix(e.Error(), ErrInvalid.Error()+": ") // it is said once, in front
+		texts[i] = strings.ReplaceAll(text, "\n", "; ")                // a joined error of another package
 	}
 	return invalid("%s: %s", subject, strings.Join(texts, "; "))
 }

@@ -82,7 +82,7 @@ func (r Record) reason(now time.Time) string {
 }
 
 func (r Record) lastError() string {
-	if r.LastErrorCategory == nil {
+	if r.LastErrorCategory == nil || r.Attempts == 0 { // after a redrive it belongs to an earlier life
 		return ""
 	}
 	last := ", after " + *r.LastErrorCategory

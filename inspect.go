@@ -200,7 +200,7 @@ func (s *store) visible(reveal bool) string {
 	for _, c := range s.recordColumns() {
 		switch {
 		case c.name == s.Tenant.Name:
-			columns = append(columns, "CAST("+quote(c.name)+" AS text) AS tenant_id")
+			columns = append(columns, "CAST("+s.quote(c.name)+" AS text) AS tenant_id")
 		case c.name == "recipient" || c.name == "payload" || c.name == "headers":
 			if reveal {
 				columns = append(columns, c.name)

@@ -107,6 +107,16 @@ func TestPluginReportsEverythingAtOnce(t *testing.T) {
 	}
 }
 
+func TestMigrationSQLRefusesWhatUseRefuses(t *testing.T) {
+	for _, tt := range []struct {
+		dialect string
+		plugin  Plugin
+	}{{"oracle", Plugin{}}, {"sqlite", Plugin{Table: "app.outbox"}}, {"postgres", Plugin{Table: "-"}}} {
+		_, err := MigrationSQL(tt.dialect, tt.plugin)
+		require.ErrorIs(t, err, ErrInvalid)
+	}
+}
+
 func TestLeftBelievesTheClockThatSaysLess(t *testing.T) {
 	now := time.Now()
 	fresh := claim{asked: now, terms: &terms{Lease: time.Minute}}

@@ -26,13 +26,14 @@ type PurgeOptions struct {
 	Statuses  []Status      // only these terminal ones; empty: all of them
 	Topic     string        // only this topic; empty: all
 	TenantID  string        // only this tenant; empty: all
+	DryRun    bool          // count, and delete nothing
 	ChunkSize int           // records looked at in one statement, 1 to 10,000; zero: 1000
 }
 
 // Purge deletes records that have ended, by the time at which they did, and gives back how many. It works in short
 // transactions of its own, with rests between them that leave the database to the processors, and stops when the
-// handle's context ends; what is deleted by then stays deleted and is counted. With a record goes the memory of its
-// idempotency key.
+// handle's context ends; what is deleted by then stays deleted and is counted, but for a statement that the context cut
+// off, which the database may still carry out. With a record goes the memory of its idempotency key.
 func Purge(db *gorm.DB, o PurgeOptions) (int64, error) {
 	s, err := theOutbox(db)
 	if err != nil {
@@ -50,11 +51,15 @@ func (p Plugin) Purge(db *gorm.DB, o PurgeOptions) (int64, error) {
 	return s.purge(db, o)
 }
 
-// purgeChunkSQL finds the end of the next stretch of the table, and whether it holds anything that is old enough: a
-// record cannot have ended before it was enqueued, so the first stretch without one is the last to look at.
+// purgeChunkSQL finds the end of the next stretch of the table, how long it is, and how much of it is old enough to have
+// ended before the cutoff: a record cannot have ended before it was enqueued.
 const purgeChunkSQL = `
 WITH chunk AS (SELECT id, created_at FROM {table} WHERE id > ? ORDER BY id LIMIT ?)
-SELECT coalesce(max(id), 0), coalesce(sum(CASE WHEN created_at < ? THEN 1 ELSE 0 END), 0) FROM chunk`
+SELECT coalesce(max(id), 0), count(*), coalesce(sum(CASE WHEN created_at < ? THEN 1 ELSE 0 END), 0) FROM chunk`
+
+// youngInARow is after how many records that are too young Purge takes the rest of the table to be so too. Ids are
+// given in order of enqueue, but transactions overlap.
+const youngInARow = 1000
 
 func (s *store) purge(db *gorm.DB, o PurgeOptions) (total int64, err error) {
 	terms, err := s.purgeConditions(db, &o)
@@ -68,20 +73,33 @@ func (s *store) purge(db *gorm.DB, o PurgeOptions) (total int64, err error) {
 		}
 	}
 	chunkSQL := s.render(purgeChunkSQL, s.holes()...)
-	var last int64 // id where the chunk before ended
+	var last, young int64 // id where the chunk before ended; records in a row that are too young
 	err = inChunks(db, func(db *gorm.DB) (more bool, err error) {
-		var end, old int64
-		err = collect(db, func(rows *sql.Rows) error { return rows.Scan(&end, &old) }, chunkSQL, last, o.ChunkSize, s.time(cutoff.UTC()))
-		if err != nil || end == 0 || old == 0 {
+		var end, size, old int64
+		err = collect(db, func(rows *sql.Rows) error { return rows.Scan(&end, &size, &old) }, chunkSQL, last, o.ChunkSize, s.time(cutoff.UTC()))
+		if young += size; old > 0 {
+			young = 0
+		}
+		if err != nil || size == 0 || young >= youngInARow {
 			return false, err
 		}
-		gone := s.where(db, terms).Where("id > ? AND id <= ?", last, end).
-			Where("coalesce(sent_at, dead_at) < ?", s.time(cutoff.UTC())).Delete(&Record{})
-		total += gone.RowsAffected
+		n, err := s.purgeChunk(db, terms, last, end, cutoff, o.DryRun)
+		total += n
 		last = end
-		return true, gone.Error
+		return true, err
 	})
 	return total, wrap("purge", err)
+}
+
+// purgeChunk deletes what ended before the cutoff in a stretch of the table, or counts it.
+func (s *store) purgeChunk(db *gorm.DB, terms []condition, after, to int64, cutoff time.Time, dryRun bool) (n int64, err error) {
+	chunk := s.where(db, terms).Where("id > ? AND id <= ?", after, to).Where("coalesce(sent_at, dead_at) < ?", s.time(cutoff.UTC()))
+	if dryRun {
+		err = chunk.Count(&n).Error
+		return n, err
+	}
+	gone := chunk.Delete(&Record{})
+	return gone.RowsAffected, gone.Error
 }
 
 // purgeConditions judges the options and fills in the chunk size.
@@ -118,7 +136,7 @@ func (s *store) purgeConditions(db *gorm.DB, o *PurgeOptions) ([]condition, erro
 // Redrive gives dead records, discarded or failed, another life: pending and due at once, or at f.Rate a second, with
 // a fresh budget of attempts. Those that died first come first. It gives back how many records were revived; no other
 // record is touched, whatever f selects, and of two redrives at once only one revives a record. It works in short
-// transactions of its own and stops when the handle's context ends, with what is revived counted.
+// transactions of its own and stops when the handle's context ends, with what is revived counted as for [Purge].
 func Redrive(db *gorm.DB, f Filter) (int64, error) {
 	s, err := theOutbox(db)
 	if err != nil {

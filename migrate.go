@@ -41,9 +41,9 @@ func MigrationSQL(dialect string, p Plugin) (string, error) {
 	if err := p.validate(); err != nil {
 		return "", err
 	}
-	d, ok := dialects[dialect]
-	if !ok {
-		return "", invalid("dialect %q is not supported; postgres and sqlite are", dialect)
+	d, err := p.engine(dialect)
+	if err != nil {
+		return "", err
 	}
 	s := &store{Plugin: p, dialect: d}
 	statements := []string{s.createTable(s.Table, s.recordColumns(), s.size), s.createTable(s.processedTable(), processedColumns, "")}
@@ -82,7 +82,7 @@ func (s *store) migrateLocked(tx *gorm.DB) error {
 	if err := s.autoMigrate(tx, s.processedTable(), processedColumns); err != nil {
 		return err
 	}
-	for _, patch := range s.ddl(quote(s.Table)) {
+	for _, patch := range s.ddl(s.quote(s.Table)) {
 		var due bool
 		if err := tx.Raw(patch.due).Scan(&due).Error; err != nil {
 			return err
@@ -115,7 +115,7 @@ func (s *store) indexes() []index {
 	define := func(suffix, definition string) index {
 		name := base + suffix
 		return index{name, fmt.Sprintf("CREATE %s", strings.NewReplacer(
-			"{name}", quote(name), "{table}", quote(s.Table), "{tenant}", quote(s.Tenant.Name)).Replace(definition))}
+			"{name}", s.quote(name), "{table}", s.quote(s.Table), "{tenant}", s.quote(s.Tenant.Name)).Replace(definition))}
 	}
 	return []index{
 		define("_key", `UNIQUE INDEX IF NOT EXISTS {name} ON {table} ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL`),
@@ -227,7 +227,7 @@ func (s *store) createTable(table string, columns []column, options string) stri
 	var keys []string
 	lines := make([]string, 0, len(columns)+1)
 	for _, c := range columns {
-		line := "  " + quote(c.name) + " " + s.columnType(c.typ)
+		line := "  " + s.quote(c.name) + " " + s.columnType(c.typ)
 		if c.notNull {
 			line += " NOT NULL"
 		}
@@ -235,12 +235,12 @@ func (s *store) createTable(table string, columns []column, options string) stri
 			line += " DEFAULT " + c.ending
 		}
 		if c.key {
-			keys = append(keys, quote(c.name))
+			keys = append(keys, s.quote(c.name))
 		}
 		lines = append(lines, line)
 	}
 	if !strings.Contains(strings.Join(lines, ""), "PRIMARY KEY") { // SQLite's identity says it itself
 		lines = append(lines, "  PRIMARY KEY ("+strings.Join(keys, ",")+")")
 	}
-	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n%s\n)%s", quote(table), strings.Join(lines, ",\n"), options)
+	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n%s\n)%s", s.quote(table), strings.Join(lines, ",\n"), options)
 }

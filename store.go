@@ -126,12 +126,9 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	if err := p.validate(); err != nil {
 		return nil, err
 	}
-	d, ok := dialects[db.Dialector.Name()]
-	if !ok {
-		return nil, invalid("plugin %s: dialect %q is not supported; postgres and sqlite are", p.Name(), db.Dialector.Name())
-	}
-	if strings.Contains(p.Table, ".") && !d.names {
-		return nil, invalid("plugin %s: Table %q: %s takes no schema before a table's name", p.Name(), p.Table, db.Dialector.Name())
+	d, err := p.engine(db.Dialector.Name())
+	if err != nil {
+		return nil, err
 	}
 	s := &store{Plugin: p, dialect: d}
 	names := s.holes()
@@ -147,13 +144,10 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 // holes are the names that a statement leaves open.
 func (s *store) holes() []string {
 	return []string{
-		"{table}", quote(s.Table), "{processed}", quote(s.processedTable()),
-		"{tenant}", quote(s.Tenant.Name), "{tenant type}", s.columnType(s.Tenant.Type),
+		"{table}", s.quote(s.Table), "{processed}", s.quote(s.processedTable()),
+		"{tenant}", s.quote(s.Tenant.Name), "{tenant type}", s.columnType(s.Tenant.Type),
 	}
 }
-
-// quote makes a validated name an identifier; both engines take SQL's own double quotes.
-func quote(name string) string { return `"` + strings.ReplaceAll(name, ".", `"."`) + `"` }
 
 // session is a handle of the outbox's own on the pool or transaction of db: none of the caller's clauses, hooks or
 // logging, since a log of our SQL would hold payloads and recipients. Prepared-statement wrappers are taken off: they

@@ -30,3 +30,13 @@ func TestExampleOnPostgres(t *testing.T) {
 		require.Contains(t, string(out), "All 8 scenes went as told")
 	}
 }
+
+// TestCommandOnPostgres runs the command's own tests, which use SQLite, on PostgreSQL as well.
+func TestCommandOnPostgres(t *testing.T) {
+	test := exec.Command("go", "test", "-count=1", "-run", "/postgres", ".")
+	test.Dir = filepath.Join("..", "cmd", "outbox")
+	test.Env = append(os.Environ(), "GOWORK=off", "OUTBOX_TEST_DSN="+cluster.CreateDatabase(t))
+	out, err := test.CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.NotContains(t, string(out), "no tests to run")
+}

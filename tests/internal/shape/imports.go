@@ -37,7 +37,8 @@ var arrows = []arrow{
 	},
 	{
 		part: "outboxtest",
-		from: func(dir string) bool { return within(dir, "outboxtest") },
+		// The database of sqlitetest needs a driver; that is why it is a package of its own.
+		from: func(dir string) bool { return within(dir, "outboxtest") && dir != "outboxtest/sqlitetest" },
 		trees: []string{
 			"gorm.io/gorm", "github.com/stretchr/testify", module + "/policy", module + "/internal", module + "/outboxtest",
 		},
