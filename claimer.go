@@ -9,8 +9,9 @@ import (
 // fullScan is how often at least a topic is claimed from the very beginning, whatever its floor.
 const fullScan = 2 * time.Second
 
-// statementTimeout bounds a statement whose answer never comes, as behind a dead connection.
-const statementTimeout = 15 * time.Second
+// patience bounds a statement whose answer never comes, as behind a dead connection: soon enough to try again while the
+// lease lasts.
+func (t *terms) patience() time.Duration { return min(t.Lease/3, 15*time.Second) }
 
 // claimer takes leases, sharing each round between the topics.
 type claimer struct {
@@ -81,7 +82,7 @@ func (c *claimer) hungry(ctx context.Context) []string {
 // statementContext lets a statement run to its end even if ctx ends meanwhile: a claim given up half-way might have
 // taken leases that nobody knows of.
 func (c *claimer) statementContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
+	return context.WithTimeout(context.WithoutCancel(ctx), c.terms.patience())
 }
 
 func (c *claimer) fail(err error, topic string) {

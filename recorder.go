@@ -63,7 +63,7 @@ func (r *recorder) write(ctx context.Context, batch []outcome) {
 // try is one write. Where an earlier one failed, records whose lease is gone are looked at: if they stand as that
 // write would have left them, it was carried out and only its answer was lost.
 func (r *recorder) try(ctx context.Context, batch []outcome, unsure bool) (map[int64]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	ctx, cancel := context.WithTimeout(ctx, batch[0].claim.terms.patience())
 	defer cancel()
 	db := session(ctx, r.db)
 	written, err := r.store.record(db, batch)
