@@ -41,7 +41,7 @@ func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bo
 		var next []string
 		for i, topic := range hungry {
 			share := (limit - len(claims) + len(hungry) - i - 1) / (len(hungry) - i)
-			if share == 0 {
+			if share <= 0 {
 				return claims, true
 			}
 			got, full := c.topic(ctx, topic, share)

@@ -129,9 +129,13 @@ var statuses = []Status{
 	StatusPending, StatusProcessing, StatusSent, StatusDiscarded, StatusFailed, StatusCancelled, StatusExpired,
 }
 
+// onPrimary is the setting by which dbresolver sends a query to the primary: a replica may lag behind what an operator
+// has just done.
+const onPrimary = "gorm:db_resolver:write"
+
 // where applies conditions to a query of the outbox's table.
 func (s *store) where(db *gorm.DB, terms []condition) *gorm.DB {
-	db = db.Table(s.Table)
+	db = db.Set(onPrimary, struct{}{}).Table(s.Table)
 	for _, term := range terms {
 		db = db.Where(term.sql, term.args...)
 	}

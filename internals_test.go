@@ -162,15 +162,28 @@ func TestErrorCodeQuotesNothing(t *testing.T) {
 	}
 }
 
+// coded is an error with a SQLSTATE.
+type coded string
+
+func (c coded) Error() string    { return "SQLSTATE " + string(c) }
+func (c coded) SQLState() string { return string(c) }
+
+// constraint is SQLite's error of a trigger.
+type constraint struct{ error }
+
+func (constraint) Code() int { return 1811 }
+
 func TestRefusesDataIsAboutValuesOnly(t *testing.T) {
-	require.False(t, refusesData(sqlState{errors.New("serialization failure")}))
-	require.False(t, refusesData(errors.New("22")))
-	require.True(t, refusesData(checkViolation{errors.New("check")}))
+	for _, moment := range []error{
+		coded("08006"), coded("25006"), coded("40001"), coded("53300"), coded("55P03"), coded("57P01"), coded("58030"),
+		context.DeadlineExceeded, errors.New("23514"), numbered{errors.New("busy")},
+	} {
+		require.False(t, refusesData(moment), moment)
+	}
+	for _, refusal := range []error{coded("23514"), coded("22001"), coded("P0001"), coded("42P01"), constraint{errors.New("trigger")}} {
+		require.True(t, refusesData(fmt.Errorf("x: %w", refusal)), refusal)
+	}
 }
-
-type checkViolation struct{ error }
-
-func (checkViolation) SQLState() string { return "23514" }
 
 func TestDecodeHeadersIsLenient(t *testing.T) {
 	require.Nil(t, decodeHeaders(nil))

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"reflect"
 	"strings"
@@ -13,7 +14,8 @@ import (
 
 // Migrate creates or updates the outbox's tables: AutoMigrate for the columns, and what AutoMigrate cannot say, the
 // partial indexes and the storage options of a queue. It is idempotent, changes nothing that is in place already, and
-// may run in many processes at once, or inside a transaction of the caller's. The plugin calls it unless SkipMigrate.
+// may run in many processes at once, or inside a transaction of the caller's (a read-committed one, if others migrate at
+// the same time). The plugin calls it unless SkipMigrate.
 func Migrate(db *gorm.DB) error {
 	s, err := theOutbox(db)
 	if err != nil {
@@ -66,7 +68,7 @@ func (s *store) migrate(db *gorm.DB) error {
 			}
 		}
 		return s.migrateLocked(tx)
-	})
+	}, &sql.TxOptions{Isolation: s.level})
 	if err != nil {
 		return fmt.Errorf("outbox: migrate %s: %w", s.Table, err)
 	}

@@ -66,6 +66,9 @@ func (p Plugin) Name() string {
 
 // Initialize is called by db.Use. It validates the options and, unless SkipMigrate, runs the migration.
 func (p Plugin) Initialize(db *gorm.DB) error {
+	if _, err := p.installed(db); err == nil {
+		return nil // dbresolver opens its replicas with the plugins of the primary; they get no outbox of their own
+	}
 	s, err := newStore(db, p)
 	if err != nil {
 		return err

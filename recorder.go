@@ -2,7 +2,7 @@ package outbox
 
 import (
 	"context"
-	"strings"
+	"errors"
 	"time"
 )
 
@@ -34,14 +34,15 @@ func (r *recorder) run(ctx context.Context, outcomes <-chan outcome) {
 				more = false
 			}
 		}
-		r.write(ctx, batch)
+		r.write(ctx, batch, false)
 	}
 }
 
 // write records a batch, and keeps trying while the leases last: these messages have been sent, and giving up early is
 // what makes duplicates.
-func (r *recorder) write(ctx context.Context, batch []outcome) {
-	unsure := false // an earlier try failed, and may have been carried out all the same
+//
+// unsure says that an earlier try failed and may have been carried out all the same.
+func (r *recorder) write(ctx context.Context, batch []outcome, unsure bool) {
 	for wait := recordWait; len(batch) > 0; wait = min(2*wait, recordWaitMost) {
 		written, err := r.try(ctx, batch, unsure)
 		if err == nil {
@@ -51,7 +52,7 @@ func (r *recorder) write(ctx context.Context, batch []outcome) {
 		r.tally.failed(err)
 		r.cfg.Logger.Error("outbox: recording failed, will be retried", "table", r.store.Table, "records", len(batch), "error", errorCode(err))
 		if refusesData(err) {
-			r.split(ctx, batch)
+			r.split(ctx, batch, unsure || r.store.DeleteSent) // where the deletions may stand already
 			return
 		}
 		unsure = true
@@ -77,22 +78,37 @@ func (r *recorder) try(ctx context.Context, batch []outcome, unsure bool) (map[i
 	return standing, err
 }
 
-// refusesData reports whether the database objects to the values and not to the moment: SQLSTATE classes 22 and 23, as
-// from a constraint or a trigger of the app's own.
+// refusesData reports whether the database objects to what is written and not to the moment, as a constraint or a
+// trigger of the app's own does. By the class of its SQLSTATE an error is about the moment if it is about the
+// connection, the transaction, resources, locks, an operator or the system; of SQLite's, all are but a constraint.
 func refusesData(err error) bool {
-	code := errorCode(err)
-	return len(code) == 5 && (strings.HasPrefix(code, "22") || strings.HasPrefix(code, "23"))
+	var state interface{ SQLState() string }
+	var number interface{ Code() int }
+	switch {
+	case errors.As(err, &state) && len(state.SQLState()) == 5:
+		switch state.SQLState()[:2] {
+		case "08", "25", "40", "53", "55", "57", "58":
+			return false
+		}
+		return true
+	case errors.As(err, &number):
+		return number.Code()&0xff == sqliteConstraint
+	}
+	return false
 }
 
+// sqliteConstraint is SQLITE_CONSTRAINT, the low byte of its kinds.
+const sqliteConstraint = 19
+
 // split finds the outcome that the database objects to, so that it takes no other with it.
-func (r *recorder) split(ctx context.Context, batch []outcome) {
+func (r *recorder) split(ctx context.Context, batch []outcome, unsure bool) {
 	if len(batch) == 1 {
 		r.giveUp(batch[0], "the database refuses it")
 		return
 	}
 	half := len(batch) / 2
-	r.write(ctx, batch[:half])
-	r.write(ctx, batch[half:])
+	r.write(ctx, batch[:half], unsure)
+	r.write(ctx, batch[half:], unsure)
 }
 
 // dropExpired gives up on outcomes whose leases have ended: other claims decide about those records now.

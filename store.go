@@ -66,11 +66,16 @@ UPDATE {table} SET
 	dead_at = CASE WHEN {live} THEN dead_at ELSE {now} END,
 	attempts = CASE WHEN {live} THEN attempts + 1 ELSE attempts END,
 	updated_at = {now}
-WHERE id {among ? among}
+WHERE id {among
+	SELECT id FROM {table} WHERE topic = ? AND {due} AND due_at >= ?
+	ORDER BY due_at, id LIMIT ? ?
+among}
 RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
 	idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}`
 
-	// liveSQL tells, of a record that may be claimed, whether there is anything to deliver.
+	// dueSQL is what makes a record claimable, and liveSQL whether there is then anything to deliver; policy.Decide is the
+	// same rule in Go.
+	dueSQL  = `sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
 	liveSQL = `(attempts < max_attempts AND (expires_at IS NULL OR expires_at > {now}))`
 
 	// waitingSQL finds which topics have something to claim, with a look at the head of the claim index for each: a
@@ -80,11 +85,8 @@ RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, h
 WITH t AS (SELECT * FROM {texts})
 SELECT t.text FROM t WHERE (
 	SELECT r.id FROM {table} AS r
-	WHERE r.topic = t.text AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})
+	WHERE r.topic = t.text AND {due}
 	ORDER BY r.due_at, r.id LIMIT 1) IS NOT NULL`
-
-	// dueSQL is what makes a record claimable; policy.Decide is the same rule in Go.
-	dueSQL = `topic = ? AND sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
 
 	// recordSQL writes outcomes, each only where its lease still stands, and gives back the records it wrote. An
 	// outcome without a delay leaves the record's place in the queue alone.
@@ -134,10 +136,11 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	names := s.holes()
 	s.insertOneSQL = d.render(strings.Replace(insertSQL, "{messages}", "{message}", 1), names...)
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
-	s.waitingSQL = d.render(waitingSQL, names...)
-	s.claimSQL, s.recordSQL = d.render(strings.ReplaceAll(claimSQL, "{live}", liveSQL), names...), d.render(recordSQL, names...)
+	rules := strings.NewReplacer("{live}", liveSQL, "{due}", dueSQL)
+	s.waitingSQL, s.claimSQL = d.render(rules.Replace(waitingSQL), names...), d.render(rules.Replace(claimSQL), names...)
+	s.recordSQL = d.render(recordSQL, names...)
 	s.deleteSQL = d.render(deleteSQL, names...)
-	s.dueSQL, s.stateSQL = d.render(dueSQL, names...), d.render(stateSQL, names...)
+	s.stateSQL = d.render(stateSQL, names...)
 	return s, nil
 }
 
@@ -227,10 +230,9 @@ type lease struct {
 
 // claim leases up to l.limit due records of a topic under a new token, oldest first, and gives them in that order.
 func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
-	due := db.Table(s.Table).Select("id").Where(s.dueSQL, l.topic).Order("due_at, id").Limit(l.limit).
-		Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate, Options: clause.LockingOptionsSkipLocked})
-	if !l.floor.IsZero() {
-		due = due.Where("due_at >= ?", s.time(l.floor))
+	skipLocked := clause.Clause{
+		Name: "FOR", Expression: clause.Locking{Strength: "UPDATE", Options: "SKIP LOCKED"},
+		Builder: db.ClauseBuilders["FOR"], // an engine without row locks leaves it out
 	}
 	token, err := newToken()
 	if err != nil {
@@ -242,7 +244,7 @@ func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
 		c.token = token
 		claims = append(claims, c)
 		return err
-	}, s.claimSQL, token, l.owner, l.term.Microseconds(), due)
+	}, s.claimSQL, token, l.owner, l.term.Microseconds(), l.topic, s.time(l.floor), l.limit, skipLocked)
 	if err != nil {
 		return nil, err
 	}
