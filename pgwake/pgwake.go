@@ -61,7 +61,7 @@ func (l *Listener) Listen(ctx context.Context, channel string, heard func()) err
 		return fmt.Errorf("pgwake: connect: %w", err)
 	}
 	defer session.Close() //nolint:errcheck // what listen ends with says it all
-	var ended error // Raw's own result only says that the connection is dropped
+	var ended error       // Raw's own result only says that the connection is dropped
 	err = session.Raw(func(driverConn any) error {
 		conn, ok := pgxConn(driverConn)
 		if !ok {
