@@ -173,15 +173,19 @@ type constraint struct{ error }
 
 func (constraint) Code() int { return 1811 }
 
-func TestRefusesDataIsAboutValuesOnly(t *testing.T) {
+func TestRefusals(t *testing.T) {
 	for _, moment := range []error{
 		coded("08006"), coded("25006"), coded("40001"), coded("53300"), coded("55P03"), coded("57P01"), coded("58030"),
 		context.DeadlineExceeded, errors.New("23514"), numbered{errors.New("busy")},
 	} {
-		require.False(t, refusesData(moment), moment)
+		require.False(t, refuses(moment), moment)
 	}
-	for _, refusal := range []error{coded("23514"), coded("22001"), coded("P0001"), coded("42P01"), constraint{errors.New("trigger")}} {
-		require.True(t, refusesData(fmt.Errorf("x: %w", refusal)), refusal)
+	for _, values := range []error{coded("23514"), coded("22001"), coded("P0001"), constraint{errors.New("trigger")}} {
+		err := fmt.Errorf("x: %w", values)
+		require.True(t, refuses(err) && refusesValues(err), err)
+	}
+	for _, schema := range []error{coded("42P01"), coded("42703"), coded("XX000")} {
+		require.True(t, refuses(schema) && !refusesValues(schema), schema)
 	}
 }
 

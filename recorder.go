@@ -18,30 +18,56 @@ const (
 type recorder struct {
 	*Processor
 	tally *tally
+	held  []outcome     // refused one by one, for a reason that may pass
+	wait  time.Duration // until they are tried again
+	tried time.Time     // when they were
 }
 
-// run records until the channel is closed and empty. Its context has no end: what was sent must be recorded.
+// run records until the channel is closed and nothing is held. Its context has no end: what was sent must be recorded.
 func (r *recorder) run(ctx context.Context, outcomes <-chan outcome) {
-	for first := range outcomes {
-		batch := []outcome{first}
-		for more := true; more && len(batch) < recordRows; {
-			select {
-			case next, ok := <-outcomes:
-				if more = ok; ok {
-					batch = append(batch, next)
-				}
-			default:
-				more = false
-			}
+	for open := true; open || len(r.held) > 0; {
+		var batch []outcome
+		if batch, open = r.gather(outcomes); !open {
+			outcomes = nil
 		}
 		r.write(ctx, batch, false)
+		r.retryHeld(ctx)
 	}
 }
 
+// gather waits for an outcome, and takes with it those that are ready too. What is held cuts the wait short.
+func (r *recorder) gather(outcomes <-chan outcome) (batch []outcome, open bool) {
+	var again <-chan time.Time
+	if len(r.held) > 0 {
+		timer := time.NewTimer(time.Until(r.tried.Add(r.wait)))
+		defer timer.Stop()
+		again = timer.C
+	}
+	select {
+	case <-again:
+		return nil, outcomes != nil
+	case first, ok := <-outcomes:
+		if !ok {
+			return nil, false
+		}
+		batch = append(batch, first)
+	}
+	for len(batch) < recordRows {
+		select {
+		case next, ok := <-outcomes:
+			if !ok {
+				return batch, false
+			}
+			batch = append(batch, next)
+		default:
+			return batch, true
+		}
+	}
+	return batch, true
+}
+
 // write records a batch, and keeps trying while the leases last: these messages have been sent, and giving up early is
-// what makes duplicates.
-//
-// unsure says that an earlier try failed and may have been carried out all the same.
+// what makes duplicates. unsure says that an earlier try failed and may have been carried out all the same.
 func (r *recorder) write(ctx context.Context, batch []outcome, unsure bool) {
 	for wait := recordWait; len(batch) > 0; wait = min(2*wait, recordWaitMost) {
 		written, err := r.try(ctx, batch, unsure)
@@ -50,14 +76,49 @@ func (r *recorder) write(ctx context.Context, batch []outcome, unsure bool) {
 			return
 		}
 		r.tally.failed(err)
-		r.cfg.Logger.Error("outbox: recording failed, will be retried", "table", r.store.Table, "records", len(batch), "error", errorCode(err))
-		if refusesData(err) {
-			r.split(ctx, batch, unsure || r.store.DeleteSent) // where the deletions may stand already
+		if refuses(err) {
+			r.split(ctx, batch, err, unsure || r.store.DeleteSent) // where the deletions may stand already
 			return
 		}
+		r.cfg.Logger.Error("outbox: recording failed, will be retried", "table", r.store.Table, "records", len(batch), "error", errorCode(err))
 		unsure = true
 		pause(ctx, wait)
 		batch = r.dropExpired(batch)
+	}
+}
+
+// split finds the outcome that the database objects to, so that it takes no other with it. One refused for its values
+// is given up; another may only need the schema mended, and is held.
+func (r *recorder) split(ctx context.Context, batch []outcome, err error, unsure bool) {
+	if half := len(batch) / 2; half > 0 {
+		r.write(ctx, batch[:half], unsure)
+		r.write(ctx, batch[half:], unsure)
+		return
+	}
+	o := batch[0]
+	if refusesValues(err) {
+		r.giveUp(o, "the database refuses it")
+		return
+	}
+	if !o.held {
+		r.cfg.Logger.Error("outbox: recording failed, will be retried", "table", r.store.Table, "id", o.ID,
+			"topic", o.claim.Topic, "error", errorCode(err))
+	}
+	o.held = true
+	r.held = append(r.held, o)
+}
+
+// retryHeld tries what is held once more when its time has come.
+func (r *recorder) retryHeld(ctx context.Context) {
+	if len(r.held) == 0 || time.Since(r.tried) < r.wait {
+		return
+	}
+	held := r.dropExpired(r.held)
+	r.held = nil
+	r.write(ctx, held, true)
+	r.tried, r.wait = time.Now(), min(2*max(r.wait, recordWait), recordWaitMost)
+	if len(r.held) == 0 {
+		r.wait = 0
 	}
 }
 
@@ -78,38 +139,42 @@ func (r *recorder) try(ctx context.Context, batch []outcome, unsure bool) (map[i
 	return standing, err
 }
 
-// refusesData reports whether the database objects to what is written and not to the moment, as a constraint or a
-// trigger of the app's own does. By the class of its SQLSTATE an error is about the moment if it is about the
-// connection, the transaction, resources, locks, an operator or the system; of SQLite's, all are but a constraint.
-func refusesData(err error) bool {
-	var state interface{ SQLState() string }
+// refuses reports whether the database objects to the statement and not to the moment. By the class of its SQLSTATE an
+// error is about the moment if it is about the connection, the transaction, resources, locks, an operator or the
+// system; of SQLite's, all are but a constraint.
+func refuses(err error) bool {
 	var number interface{ Code() int }
-	switch {
-	case errors.As(err, &state) && len(state.SQLState()) == 5:
-		switch state.SQLState()[:2] {
-		case "08", "25", "40", "53", "55", "57", "58":
-			return false
-		}
+	switch class := sqlClass(err); class {
+	case "":
+		return errors.As(err, &number) && number.Code()&0xff == sqliteConstraint
+	case "08", "25", "40", "53", "55", "57", "58":
+		return false
+	default:
 		return true
-	case errors.As(err, &number):
-		return number.Code()&0xff == sqliteConstraint
 	}
-	return false
+}
+
+// refusesValues reports whether it objects to what is written, as a constraint or a trigger of the app's own does.
+func refusesValues(err error) bool {
+	switch sqlClass(err) {
+	case "", "22", "23", "P0": // without a SQLSTATE it is SQLite's constraint
+		return true
+	default:
+		return false
+	}
+}
+
+// sqlClass is the class of an error's SQLSTATE, empty where it has none.
+func sqlClass(err error) string {
+	var state interface{ SQLState() string }
+	if errors.As(err, &state) && len(state.SQLState()) == 5 {
+		return state.SQLState()[:2]
+	}
+	return ""
 }
 
 // sqliteConstraint is SQLITE_CONSTRAINT, the low byte of its kinds.
 const sqliteConstraint = 19
-
-// split finds the outcome that the database objects to, so that it takes no other with it.
-func (r *recorder) split(ctx context.Context, batch []outcome, unsure bool) {
-	if len(batch) == 1 {
-		r.giveUp(batch[0], "the database refuses it")
-		return
-	}
-	half := len(batch) / 2
-	r.write(ctx, batch[:half], unsure)
-	r.write(ctx, batch[half:], unsure)
-}
 
 // dropExpired gives up on outcomes whose leases have ended: other claims decide about those records now.
 func (r *recorder) dropExpired(batch []outcome) []outcome {

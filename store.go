@@ -277,6 +277,7 @@ type outcome struct {
 	External *string `json:"external,omitempty"`
 
 	claim claim
+	held  bool // it has been refused before
 }
 
 // record writes the outcomes whose leases still stand, and gives back the ids it wrote: in one statement, or two where

@@ -167,6 +167,9 @@ func TestC22_NoStatementCarriesAClientsTime(t *testing.T) {
 		require.NotRegexp(t, dateLike, s.SQL)
 		for _, arg := range s.Args {
 			if floor, ok := arg.(time.Time); ok && strings.Contains(s.SQL, "due_at >= ") {
+				if floor.IsZero() { // a claim from the beginning
+					continue
+				}
 				floors++
 				require.True(t, due[floor.UnixMicro()], "the floor %v is no record's due time", floor)
 				continue
