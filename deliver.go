@@ -31,15 +31,15 @@ type line struct {
 	moved   chan struct{} // signals that a worker took or finished a claim
 	workers sync.WaitGroup
 	written chan struct{} // closed when the recorder is done
-	slots   int
-	busy    atomic.Int64 // workers inside an attempt
-	average atomic.Int64 // moving average of an attempt's duration
+	size    int           // how many workers
+	busy    atomic.Int64  // workers inside an attempt
+	average atomic.Int64  // moving average of an attempt's duration
 }
 
 // startLine starts the workers and the recorder; finish ends them.
 func (p *Processor) startLine(ctx context.Context, workers int) *line {
 	l := &line{
-		Processor: p, ctx: ctx, slots: workers, terms: p.agree(ctx, p.cfg.terms()),
+		Processor: p, ctx: ctx, size: workers, terms: p.agree(ctx, p.cfg.terms()),
 		queue:   make(chan claim, 2*maxBatchSize+workers),
 		records: make(chan outcome, maxBatchSize),
 		moved:   make(chan struct{}, 1),
@@ -50,7 +50,7 @@ func (p *Processor) startLine(ctx context.Context, workers int) *line {
 		defer close(l.written)
 		(&recorder{Processor: p, tally: &l.tally}).run(context.WithoutCancel(ctx), l.records)
 	}()
-	for range l.slots {
+	for range l.size {
 		l.workers.Add(1)
 		go func() {
 			defer l.workers.Done()
@@ -81,12 +81,12 @@ func (l *line) finish() {
 func (l *line) ahead() int {
 	horizon := min(time.Second, (l.terms.Lease-l.terms.Timeout-leaseMargin)/2)
 	average := max(time.Duration(l.average.Load()), 1)
-	return int(min(float64(l.slots)*float64(horizon)/float64(average), float64(l.terms.BatchSize)))
+	return int(min(float64(l.size)*float64(horizon)/float64(average), float64(l.terms.BatchSize)))
 }
 
 // room is how many records the next claim may bring.
 func (l *line) room() int {
-	idle := l.slots - int(l.busy.Load())
+	idle := l.size - int(l.busy.Load())
 	return min(idle+l.ahead()-len(l.queue), l.terms.BatchSize)
 }
 
@@ -115,6 +115,7 @@ func (l *line) signal() {
 // work takes claims off the queue one by one, and attempts each that still has enough of its lease.
 func (l *line) work() {
 	for c := range l.queue {
+		l.slots <- struct{}{} // rounds that overlap share them
 		switch {
 		case l.ctx.Err() != nil || c.left() < c.terms.Timeout+leaseMargin:
 			l.records <- c.unattempted(StatusPending)
@@ -125,6 +126,7 @@ func (l *line) work() {
 			l.records <- l.attempt(c)
 			l.busy.Add(-1)
 		}
+		<-l.slots
 		l.signal()
 	}
 }

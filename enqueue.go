@@ -138,10 +138,10 @@ func (s *store) enqueue(tx *gorm.DB, ms []Message) ([]Receipt, error) {
 }
 
 func describe(n, of int, err error) error {
-	if of == 1 {
+	if of == 1 || !errors.Is(err, ErrInvalid) {
 		return err
 	}
-	return fmt.Errorf("message %d of %d: %w", n, of, err)
+	return because(ErrInvalid, "message %d of %d: %w", n+1, of, reason(err))
 }
 
 // chunkLen is how many of the rows go into the next statement.

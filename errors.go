@@ -16,7 +16,8 @@ var (
 	ErrNoTransaction = errors.New("outbox: no transaction")
 	// ErrNotInstalled: the handle's database has no such outbox. Call db.Use(outbox.Plugin{…}) once at start.
 	ErrNotInstalled = errors.New("outbox: not installed")
-	// ErrInvalid: a message, an option or a filter is unusable. The text lists what is wrong; nothing was written.
+	// ErrInvalid: a message, an option or a filter is unusable. The text lists everything that is wrong, of a message the
+	// first thing; nothing was written.
 	ErrInvalid = errors.New("outbox: invalid")
 )
 
@@ -28,10 +29,24 @@ func because(sentinel error, format string, args ...any) error {
 	return fmt.Errorf("%w: %w", sentinel, fmt.Errorf(format, args...))
 }
 
+// reason is what invalid was told, without the sentinel in front.
+func reason(err error) error {
+	if parts, ok := err.(interface{ Unwrap() []error }); ok && len(parts.Unwrap()) == 2 && parts.Unwrap()[0] == ErrInvalid {
+		return parts.Unwrap()[1]
+	}
+	return err
+}
+
 // problems collects what is wrong with a configuration, so that it is reported in one go.
 type problems []error
 
 func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
+
+func (p *problems) add(err error) {
+	if err != nil {
+		*p = append(*p, err)
+	}
+}
 
 // err is nil without problems, else an ErrInvalid that lists all of them.
 func (p problems) err(subject string) error {
@@ -40,8 +55,7 @@ func (p problems) err(subject string) error {
 	}
 	texts := make([]string, len(p))
 	for i, e := range p {
-		text := strings.TrimPrefix(e.Error(), ErrInvalid.Error()+": ") // it is said once, in front
-		texts[i] = strings.ReplaceAll(text, "\n", "; ")                // a joined error of another package
+		texts[i] = strings.ReplaceAll(reason(e).Error(), "\n", "; ") // a joined error of another package
 	}
 	return invalid("%s: %s", subject, strings.Join(texts, "; "))
 }

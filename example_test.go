@@ -265,3 +265,136 @@ func ExampleMigrationSQL() {
 	// CREATE INDEX IF NOT EXISTS "outbox_claim" ON "app"."outbox" (topic, due_at, id) WHERE sent_at IS NULL AND dead_at IS NULL;
 	// CREATE INDEX IF NOT EXISTS "outbox_dead" ON "app"."outbox" (dead_at) WHERE dead_at IS NOT NULL;
 }
+
+func ExampleConsumeOnce() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+
+	// A consumer gets a message twice, as at-least-once delivery may have it. The effect happens once.
+	for range 2 {
+		_ = db.Transaction(func(tx *gorm.DB) error {
+			ran, err := outbox.ConsumeOnce(tx, "credits", "01930000-0000-7000-8000-000000000000", func(tx *gorm.DB) error {
+				fmt.Println("granting credits")
+				return nil
+			})
+			fmt.Println("ran", ran)
+			return err
+		})
+	}
+	// Output:
+	// granting credits
+	// ran true
+	// ran false
+}
+
+func ExampleCancel() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+
+	_ = db.Transaction(func(tx *gorm.DB) error {
+		_, err := outbox.Enqueue(tx, outbox.Message{Topic: "email", IdempotencyKey: "invoice-7-reminder", Delay: 24 * time.Hour})
+		return err
+	})
+
+	// The invoice is paid: no reminder. Both are committed together.
+	_ = db.Transaction(func(tx *gorm.DB) error {
+		withdrawn, err := outbox.Cancel(tx, outbox.Filter{IdempotencyKey: "invoice-7-reminder"})
+		fmt.Println("withdrawn", withdrawn)
+		return err
+	})
+	// Output: withdrawn 1
+}
+
+func ExampleRedrive() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+	_ = db.Transaction(func(tx *gorm.DB) error {
+		_, err := outbox.EnqueueAll(tx, []outbox.Message{{Topic: "email"}, {Topic: "email"}})
+		return err
+	})
+	revoked := outbox.TransportFunc(func(context.Context, outbox.Delivery) (string, error) {
+		return "", policy.Failure{Category: policy.CategoryCredentials, Code: "invalid_api_key"}
+	})
+	processor, _ := outbox.NewProcessor(db, outbox.ProcessorConfig{Transports: map[string]outbox.Transport{"email": revoked}})
+	fmt.Println(processor.ProcessOnce(context.Background()))
+
+	// The key has been renewed. How many would it be? Then try them again, ten a second.
+	renewed := outbox.Filter{Category: "credentials", DryRun: true, Rate: 10}
+	count, _ := outbox.Redrive(db, renewed)
+	fmt.Println("dead", count)
+	renewed.DryRun = false
+	count, _ = outbox.Redrive(db, renewed)
+	fmt.Println("revived", count)
+	// Output:
+	// claimed 2, discarded 2
+	// dead 2
+	// revived 2
+}
+
+func ExampleStats() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+	_ = db.Transaction(func(tx *gorm.DB) error {
+		_, err := outbox.EnqueueAll(tx, []outbox.Message{{Topic: "email"}, {Topic: "orders", Delay: time.Hour}})
+		return err
+	})
+
+	stats, _ := outbox.Stats(db)
+	for _, topic := range stats {
+		fmt.Println(topic.Topic, "due", topic.Due, "scheduled", topic.Scheduled, "alert", topic.OldestDue > 5*time.Minute)
+	}
+	// Output:
+	// email due 1 scheduled 0 alert false
+	// orders due 0 scheduled 1 alert false
+}
+
+func ExampleExplain() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+	_ = db.Transaction(func(tx *gorm.DB) error {
+		_, err := outbox.Enqueue(tx, outbox.Message{Topic: "email", ScheduledFor: time.Date(2100, 1, 1, 9, 0, 0, 0, time.UTC)})
+		return err
+	})
+	why, _ := outbox.Explain(db, 1)
+	fmt.Println(why)
+	// Output: Record 1 of topic email is not due until 2100-01-01T09:00:00Z.
+}
+
+func ExamplePurge() {
+	db, closeShop := openShop()
+	defer closeShop()
+	_ = db.Use(outbox.Plugin{})
+
+	// From a daily job: what has ended a week ago goes, what lives stays.
+	deleted, err := outbox.Purge(db, outbox.PurgeOptions{OlderThan: 7 * 24 * time.Hour})
+	fmt.Println(deleted, err)
+
+	// What has not ended is never purged.
+	_, err = outbox.Purge(db, outbox.PurgeOptions{OlderThan: time.Hour, Statuses: []outbox.Status{outbox.StatusPending}})
+	fmt.Println(errors.Is(err, outbox.ErrInvalid))
+	// Output:
+	// 0 <nil>
+	// true
+}
+
+func ExampleReadSettings() {
+	table := map[string]string{"OUTBOX_BATCH_SIZE": "200", "OUTBOX_LEASE_SECONDS": "120"}
+	lookup := func(key string) (string, bool) { // or os.LookupEnv
+		value, ok := table[key]
+		return value, ok
+	}
+	settings, err := outbox.ReadSettings(lookup)
+	fmt.Println(settings.BatchSize, settings.Lease, err)
+
+	table["OUTBOX_BATCH_SIZE"], table["OUTBOX_LEASE_SECONDS"] = "5000", "soon"
+	_, err = outbox.ReadSettings(lookup)
+	fmt.Println(err)
+	// Output:
+	// 200 2m0s <nil>
+	// outbox: invalid: settings: OUTBOX_BATCH_SIZE must be a whole number from 1 to 500; OUTBOX_LEASE_SECONDS must be a whole number from 10 to 3600
+}

@@ -34,7 +34,7 @@ const unclaimedFor = 5 * time.Minute
 func (s *store) explain(db *gorm.DB, id int64) (string, error) {
 	r, err := s.get(db, id, false)
 	if err != nil {
-		return "", err
+		return "", wrap("explain", err)
 	}
 	now, err := s.clock(db, 0)
 	if err != nil {

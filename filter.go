@@ -38,6 +38,16 @@ func (f Filter) onlySelects() error {
 	return nil
 }
 
+// onlyStatuses refuses statuses that the function would never touch.
+func (f Filter) onlyStatuses(what string, touched func(Status) bool) error {
+	for _, status := range f.Statuses {
+		if slices.Contains(statuses, status) && !touched(status) {
+			return invalid("filter: %s, not %s ones", what, status)
+		}
+	}
+	return nil
+}
+
 // condition is one term of a WHERE.
 type condition struct {
 	sql  string
@@ -53,16 +63,12 @@ func (s *store) conditions(f Filter) (terms []condition, err error) {
 		}
 	}
 	text := func(name, column, value string) {
-		if err := checkText(name, value, maxName); err != nil {
-			found.addf("%w", err)
-		}
+		found.add(checkText(name, value, maxName))
 		add(value != "", column+" = ?", value)
 	}
 	since := func(name, column, operator string, t time.Time) {
 		param, err := s.instant(name, t)
-		if err != nil {
-			found.addf("%w", err)
-		}
+		found.add(err)
 		add(param != nil, column+operator+"?", param)
 	}
 	text("Topic", "topic", f.Topic)
@@ -77,9 +83,7 @@ func (s *store) conditions(f Filter) (terms []condition, err error) {
 	add(len(f.Statuses) > 0, "status IN ?", f.Statuses)
 	if f.TenantID != "" {
 		tenant, err := s.tenant(f.TenantID)
-		if err != nil {
-			found.addf("%w", err)
-		}
+		found.add(err)
 		add(true, s.render("{tenant} = CAST(? AS {tenant type})", s.holes()...), tenant)
 	}
 	if f.IDs != nil {
@@ -92,8 +96,11 @@ func (s *store) conditions(f Filter) (terms []condition, err error) {
 
 // check is about the fields together.
 func (f Filter) check(found *problems, selects bool) {
-	if selects == f.All {
-		found.addf("it must either select something or say All")
+	switch {
+	case !selects && !f.All:
+		found.addf("nothing is set: say which records, or All for every one")
+	case selects && f.All:
+		found.addf("All is set, and so is something else: drop one")
 	}
 	if f.IDs != nil && len(f.IDs) == 0 {
 		found.addf("IDs is an empty list")
@@ -112,7 +119,7 @@ func (f Filter) check(found *problems, selects bool) {
 	}
 	for _, status := range f.Statuses {
 		if !slices.Contains(statuses, status) {
-			found.addf("status %q is unknown", status)
+			found.addf("status %q is unknown; there are %v", status, statuses)
 		}
 	}
 	for _, span := range [][2]time.Time{{f.EnqueuedFrom, f.EnqueuedTo}, {f.EndedFrom, f.EndedTo}} {

@@ -118,7 +118,8 @@ type ListOptions struct {
 	Reveal bool   // with payload, headers and recipient, which are left empty otherwise
 }
 
-// List gives a page of records, newest first. The next page is the one Before the last ID of this.
+// List gives a page of records, newest first. The next page is the one Before the last ID of this. Everything is
+// Filter{All: true}.
 func List(db *gorm.DB, o ListOptions) ([]Record, error) {
 	s, err := theOutbox(db)
 	if err != nil {

@@ -206,7 +206,7 @@ func TestOutageWaitGrowsToThePollInterval(t *testing.T) {
 }
 
 func TestAheadFollowsThePace(t *testing.T) {
-	l := &line{terms: ProcessorConfig{BatchSize: 100}.withDefaults().terms(), slots: 20}
+	l := &line{terms: ProcessorConfig{BatchSize: 100}.withDefaults().terms(), size: 20}
 	for average, want := range map[time.Duration]int{
 		unknownDuration:        0,   // nothing is known yet: fill the slots and no more
 		time.Minute:            0,   // what waits here could be begun elsewhere

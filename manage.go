@@ -124,12 +124,8 @@ func (s *store) purgeConditions(db *gorm.DB, o *PurgeOptions) ([]condition, erro
 		}
 	}
 	terms, err := s.conditions(Filter{Statuses: o.Statuses, Topic: o.Topic, TenantID: o.TenantID})
-	if err != nil {
-		found.addf("%w", err)
-	}
-	if err := ownTransactions(db); err != nil {
-		found.addf("%w", err)
-	}
+	found.add(err)
+	found.add(ownTransactions(db))
 	return terms, found.err("purge")
 }
 
@@ -167,6 +163,9 @@ WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.st
 
 func (s *store) redrive(db *gorm.DB, f Filter) (total int64, err error) {
 	terms, err := s.conditions(f)
+	if err == nil {
+		err = f.onlyStatuses("Redrive revives discarded and failed records", Status.Dead)
+	}
 	if err == nil {
 		err = ownTransactions(db)
 	}
@@ -255,6 +254,9 @@ func (s *store) cancel(tx *gorm.DB, f Filter) (int64, error) {
 	}
 	if f.Limit != 0 {
 		return 0, invalid("filter: Limit is not for Cancel")
+	}
+	if err := f.onlyStatuses("Cancel withdraws pending records", func(s Status) bool { return s == StatusPending }); err != nil {
+		return 0, err
 	}
 	terms, err := s.conditions(f)
 	if err != nil {

@@ -56,6 +56,9 @@ func MigrationSQL(dialect string, p Plugin) (string, error) {
 }
 
 func (s *store) migrate(db *gorm.DB) error {
+	if db.DryRun {
+		return invalid("migrate: the handle is in DryRun mode; use MigrationSQL to see the schema")
+	}
 	ctx := context.Background()
 	if db.Statement != nil && db.Statement.Context != nil {
 		ctx = db.Statement.Context

@@ -39,7 +39,8 @@ type Message struct {
 	// IdempotencyKey is the app's own name for the fact, 1 to 200 characters: enqueued twice for the same tenant, it
 	// is one message. Empty: every call is a message of its own. The key holds for as long as the record is kept.
 	IdempotencyKey string
-	// Payload is marshalled to JSON; json.RawMessage is taken as it is. What the database could not store and give
+	// Payload is marshalled to JSON; json.RawMessage is taken as it is, and nil is JSON's null, which Decode gives as the
+	// zero value. What the database could not store and give
 	// back (a NUL character, invalid UTF-8, a lone surrogate) is refused.
 	Payload any
 	// Headers travel beside the payload: trace context, content language. At most 16 KiB as JSON.
@@ -57,7 +58,7 @@ type Message struct {
 
 // Receipt says which record holds the message.
 type Receipt struct {
-	ID        int64  // the record's id, in order of enqueue
+	ID        int64  // the record's id, in order of enqueue; a repeated key leaves a gap
 	MessageID string // what consumers deduplicate on
 	New       bool   // false: the key was enqueued before, and this is the earlier record
 }

@@ -22,7 +22,8 @@ const (
 //
 // The zero value is ready to use. Installing creates or updates the outbox's tables; it starts nothing. A second
 // outbox with its own table works beside the first: install it too, and use the Plugin's methods, which are the
-// package's functions for that table.
+// package's functions for that table. They go by Table alone; the options are those that it was installed with. The
+// package's functions mean the outbox on the default table, or the only one there is.
 type Plugin struct {
 	// Table is where the messages are kept, optionally with a schema ("app.outbox"; the schema must exist). Letters,
 	// digits and underscores, at most 50 characters. Empty: "outbox". The name is used as it stands, whatever the
@@ -31,7 +32,8 @@ type Plugin struct {
 	// Tenant names the column that says whose message it is. Zero: tenant_id, text.
 	Tenant TenantColumn
 	// MaxAttempts is how often a message is tried before it is failed, unless the message says otherwise. 1 to 1000;
-	// zero: 8, which with the default backoff spans about two hours.
+	// zero: 8, which with the default backoff spans about one hour;
+	// each more adds one.
 	MaxAttempts int
 	// MaxPayload is the most bytes a message's payload may have as JSON. Zero: 256 KiB. Larger data belongs in
 	// storage of its own, with the message carrying its key.
@@ -92,7 +94,7 @@ func (p Plugin) installed(db *gorm.DB) (*store, error) {
 	}
 	s, ok := db.Plugins[storeKey(p.Name())].(*store)
 	if !ok {
-		return nil, because(ErrNotInstalled, "plugin %s: call db.Use with it at start%s", p.Name(), installedNames(db))
+		return nil, because(ErrNotInstalled, "no outbox on table %s: %s", p.withDefaults().Table, installedNames(db))
 	}
 	return s, nil
 }
@@ -120,17 +122,17 @@ func theOutbox(db *gorm.DB) (*store, error) {
 
 // installedNames helps a caller who installed another outbox than the one asked for.
 func installedNames(db *gorm.DB) string {
-	var names []string
+	var tables []string
 	for _, plugin := range db.Plugins {
 		if s, ok := plugin.(*store); ok {
-			names = append(names, s.Plugin.Name())
+			tables = append(tables, s.Table)
 		}
 	}
-	if len(names) == 0 {
-		return ""
+	if len(tables) == 0 {
+		return "call db.Use with its Plugin at start"
 	}
-	sort.Strings(names)
-	return " (installed: " + strings.Join(names, ", ") + "; use the methods of that Plugin)"
+	sort.Strings(tables)
+	return "installed are those on " + strings.Join(tables, " and ") + "; call the methods of Plugin{Table: …}"
 }
 
 var (

@@ -42,7 +42,8 @@ type ProcessorConfig struct {
 	Transports map[string]Transport
 	// BatchSize is the most records claimed at once, for all topics together. 1 to 1000; zero: 100.
 	BatchSize int
-	// Concurrency is the most transports working at once. 1 to 10000; zero: 20.
+	// Concurrency is the most transports of this Processor working at once, in all of its rounds together. 1 to 10000;
+	// zero: 20.
 	Concurrency int
 	// Lease is how long a claim is good for. A worker that dies holds its records back for this long. 5 s to 24 h;
 	// zero: 10 min.
@@ -96,6 +97,7 @@ type Processor struct {
 	inside   inside        // records that are inside a transport of this process
 	turn     atomic.Uint64 // rotates which topic claims first
 	woken    chan struct{} // a message may have come
+	slots    chan struct{} // one for each transport that may work
 }
 
 // NewProcessor validates cfg and gives a processor for db's outbox. It starts nothing. The errors are ErrNotInstalled
@@ -130,7 +132,7 @@ func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 	if inTransaction(db.Statement.ConnPool) {
 		return nil, invalid("processor: the handle is a transaction; a processor needs the database's own")
 	}
-	p := &Processor{cfg: cfg, given: given, store: s, db: db, woken: make(chan struct{}, 1)}
+	p := &Processor{cfg: cfg, given: given, store: s, db: db, woken: make(chan struct{}, 1), slots: make(chan struct{}, cfg.Concurrency)}
 	for topic := range cfg.Transports {
 		p.topics = append(p.topics, topic)
 	}
@@ -268,14 +270,17 @@ func (c ProcessorConfig) validate() error {
 			found.addf("the transport of topic %q is nil", topic)
 		}
 		if err := checkTexts(Message{Topic: topic}); err != nil {
-			found.addf("topic %q: %w", topic, err)
+			found.addf("topic %q: %w", topic, reason(err))
 		}
 	}
 	between(&found, "BatchSize", c.BatchSize, 1, maxBatchSize)
 	between(&found, "Concurrency", c.Concurrency, 1, maxConcurrency)
 	between(&found, "Lease", c.Lease, minLease, maxLease)
-	if c.Timeout < minTimeout || c.Timeout > c.Lease/2 {
+	switch sound := c.Lease >= minLease; { // with an unsound lease its half is no bound, nor a default to judge
+	case sound && (c.Timeout < minTimeout || c.Timeout > c.Lease/2):
 		found.addf("Timeout is %v, must be at least %v and at most half the Lease, %v", c.Timeout, minTimeout, c.Lease/2)
+	case !sound && c.Timeout < minTimeout && c.Timeout != c.Lease/2:
+		found.addf("Timeout is %v, must be at least %v", c.Timeout, minTimeout)
 	}
 	between(&found, "PollInterval", c.PollInterval, time.Millisecond, maxLease)
 	if err := checkTexts(Message{Topic: c.Owner}); err != nil {

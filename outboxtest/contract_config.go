@@ -54,7 +54,7 @@ func checkAllBadConfig(t *testing.T, db *gorm.DB) {
 	install(t, db)
 	_, err := outbox.NewProcessor(db, outbox.ProcessorConfig{
 		Transports: map[string]outbox.Transport{"a": nil, "": NewRecorder()},
-		BatchSize:  -1, Concurrency: -1, Lease: time.Second, Timeout: time.Hour, PollInterval: -1, Owner: "\xff",
+		BatchSize:  -1, Concurrency: -1, Lease: time.Second, Timeout: time.Millisecond, PollInterval: -1, Owner: "\xff",
 		Backoff: policy.Backoff{Base: -1, Max: time.Second, Factor: 0.5, Jitter: 2},
 	})
 	require.ErrorIs(t, err, outbox.ErrInvalid)

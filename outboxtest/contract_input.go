@@ -175,7 +175,7 @@ func checkBadBatch(t *testing.T, db *gorm.DB) {
 		require.ErrorIs(t, err, outbox.ErrInvalid)
 		var cause jsonError
 		require.ErrorAs(t, err, &cause, "what MarshalJSON said can be had")
-		require.Contains(t, err.Error(), "1500", "it says which message")
+		require.Contains(t, err.Error(), "1501", "it says which message")
 		require.Nil(t, receipts)
 		return nil
 	}))

@@ -129,14 +129,17 @@ func disasters() []outcome {
 		m["x"] = 1
 		return "", nil
 	})
-	late := Do(func(ctx context.Context, _ outbox.Delivery) (string, error) {
-		<-ctx.Done()
-		return "", policy.Failure{Category: policy.CategoryNetwork, Code: "504"}
-	})
-	acceptedLate := Do(func(ctx context.Context, _ outbox.Delivery) (string, error) {
-		<-ctx.Done()
-		return "late", nil
-	})
+	// late answers when its context has ended.
+	late := func(externalID string, answer func(cause error) error) Result {
+		return Do(func(ctx context.Context, _ outbox.Delivery) (string, error) {
+			<-ctx.Done()
+			return externalID, answer(ctx.Err())
+		})
+	}
+	lateFailure := func(category policy.Category, code string) Result {
+		return late("", func(error) error { return policy.Failure{Category: category, Code: code} })
+	}
+	fault := late("", func(cause error) error { return policy.Failure{Category: policy.CategoryNetwork, Err: cause} })
 	return []outcome{
 		retried("panic with an error", Panic(errContract), panicked, "*errors.errorString"),
 		retried("panic with a text", Panic("a\x00b"), panicked, "string"),
@@ -144,8 +147,13 @@ func disasters() []outcome {
 		retried("write to a nil map", writeToNil, panicked, "runtime.plainError"),
 		retried("exit", Exit(), panicked, "goexit"),
 		retried("hang", Hang(), timeout, "timeout"),
-		retried("hang, then say why", late, policy.CategoryNetwork, "504"),
-		{name: "hang, then accept", result: acceptedLate, status: outbox.StatusSent, external: "late"},
+		retried("hang, then say why", lateFailure(policy.CategoryNetwork, "504"), policy.CategoryNetwork, "504"),
+		retried("hang, then call it a fault of the network", fault, timeout, "timeout"),
+		{
+			name: "hang, then refuse", result: lateFailure(policy.CategoryRejected, "550"),
+			status: outbox.StatusDiscarded, category: policy.CategoryRejected, code: "550",
+		},
+		{name: "hang, then accept", result: late("late", func(error) error { return nil }), status: outbox.StatusSent, external: "late"},
 		retried("text of bytes", Fail(errors.New("a\x00b\xff\xed\xa0\x80")), policy.CategoryUnknown, ""),
 		retried("5 MB of text", Fail(errors.New(strings.Repeat("x", 5<<20))), policy.CategoryUnknown, ""),
 		retried("code of bytes", Fail(policy.Failure{Category: "net\x00work\xff", Code: "a\x00b\xff\r\n\t"}), "net?work?", "a?b????"),

@@ -319,6 +319,7 @@ func checkRecordOutage(t *testing.T, db *gorm.DB) {
 	back()
 	s := <-done
 	require.NotEmpty(t, s.LastError, "an outage that was ridden out is reported")
+	require.NotContains(t, s.LastError, outbox.DefaultTable, "a code, and not the driver's text")
 	s.LastError = ""
 	requireSummary(t, outbox.Summary{Claimed: 2, Sent: 1, Retried: 1}, s)
 	require.Equal(t, "provider-1", text(records(t, db)[0].ExternalID))

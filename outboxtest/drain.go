@@ -49,6 +49,7 @@ func add(total *outbox.Summary, s outbox.Summary) {
 // of retries needs no waiting.
 func Elapse(t testing.TB, db *gorm.DB, d time.Duration, plugin ...outbox.Plugin) {
 	t.Helper()
+	require.Positive(t, d, "time does not go backwards")
 	p := chosen(db, plugin)
 	records, err := readRecords(db, p)
 	require.NoError(t, err)

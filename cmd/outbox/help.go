@@ -39,7 +39,7 @@ Times are UTC. Results go to stdout, progress and errors to stderr.
 func (c *call) manual() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "outbox %s: %s\n\n", c.name, c.does)
-	fmt.Fprintf(&b, "  outbox %s\n\n%s\n", strings.Join(strings.Fields(c.name+" "+c.takes+" [flags]"), " "), strings.TrimSpace(c.body))
+	fmt.Fprintf(&b, "  outbox %s\n\n%s\n", strings.Join(strings.Fields(c.name+" "+c.takes+" [flags]"), " "), strings.Trim(c.body, "\n"))
 	c.flagTable(&b, "Flags:", false)
 	c.flagTable(&b, "Flags of every command:", true)
 	fmt.Fprintf(&b, "\nExample:\n\n  %s\n\n%s", strings.ReplaceAll(c.example, "\n", "\n  "), exitCodes)

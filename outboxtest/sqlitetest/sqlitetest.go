@@ -2,8 +2,10 @@
 //
 //	db := sqlitetest.Open(t, outbox.Plugin{})
 //
-// It is apart from outboxtest because its SQLite driver registers itself as "sqlite": a test binary that links another
-// driver of that name, as modernc.org/sqlite or what is built on it, must open its database itself.
+// It is apart from outboxtest because its SQLite driver, github.com/glebarez/sqlite, registers itself as "sqlite". A test
+// binary that links another driver of that name, as github.com/libtnb/sqlite or modernc.org/sqlite, panics at its
+// start ("sql: Register called twice for driver sqlite"); it opens a database in memory with its own driver instead,
+// under a DSN such as file:/NAME?vfs=memdb&_pragma=busy_timeout(10000)&_txlock=immediate, a name for each test.
 package sqlitetest
 
 import (
