@@ -33,11 +33,16 @@ type floor struct {
 func newClaimer(l *line) *claimer { return &claimer{line: l, floors: map[string]floor{}} }
 
 // round claims up to limit records: first an equal share for each topic, so that no backlog keeps another topic's
-// messages waiting, then what is left for those that have more. It reports whether there may be more still.
+// messages waiting, then what is left for those that have more. It reports whether there may be more still. What was
+// claimed is not kept waiting while a topic has nothing but a pile of records to close.
 func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bool) {
 	c.failed = false
 	hungry := c.hungry(ctx)
-	for len(hungry) > 0 && !c.failed && ctx.Err() == nil {
+	for before := -1; len(hungry) > 0 && !c.failed && ctx.Err() == nil; {
+		if len(claims) > 0 && len(claims) == before {
+			return claims, true
+		}
+		before = len(claims)
 		var next []string
 		for i, topic := range hungry {
 			share := (limit - len(claims) + len(hungry) - i - 1) / (len(hungry) - i)
@@ -92,19 +97,15 @@ func (c *claimer) fail(err error, topic string) {
 }
 
 // topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Those
-// whose time has passed or whose attempts are spent are closed on the way; a claim that found nothing else is repeated,
-// so that a pile of them hides nobody.
+// whose time has passed or whose attempts are spent are closed on the way.
 func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []claim, more bool) {
-	for more = true; more && len(claims) == 0 && ctx.Err() == nil; {
-		var found []claim
-		found, more = c.claim(ctx, topic, limit)
-		for _, f := range found {
-			if f.closed != "" {
-				c.tally.closed(f.closed)
-				c.logClosed(f)
-			} else {
-				claims = append(claims, f)
-			}
+	found, more := c.claim(ctx, topic, limit)
+	for _, f := range found {
+		if f.closed != "" {
+			c.tally.closed(f.closed)
+			c.logClosed(f)
+		} else {
+			claims = append(claims, f)
 		}
 	}
 	return claims, more

@@ -123,7 +123,7 @@ func (l *line) work() {
 			l.records <- c.unattempted(StatusExpired)
 		default:
 			l.busy.Add(1)
-			l.records <- l.attempt(c)
+			l.attempt(c)
 			l.busy.Add(-1)
 		}
 		<-l.slots
@@ -159,17 +159,21 @@ type result struct {
 	err        error
 }
 
-// attempt delivers one claim and gives what is to be recorded. However the transport behaves, it is over within the
-// Timeout and a little.
-func (l *line) attempt(c claim) outcome {
+// attempt delivers one claim, hands over what is to be recorded, and then reports it. However the transport behaves,
+// the outcome is there within the Timeout and a little; the app's hook does not hold it up.
+func (l *line) attempt(c claim) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), c.terms.Timeout)
 	defer cancel()
 	began := time.Now()
 	r := l.call(ctx, c)
 	took := time.Since(began)
 	l.timed(took)
-	l.observe(ctx, c, r, took)
+	l.records <- r.outcome(c)
+	l.observe(c, r, took)
+}
 
+// outcome is what is recorded of a result.
+func (r result) outcome(c claim) outcome {
 	o := outcome{claim: c, ID: c.ID, Token: c.token, Status: r.Status}
 	if r.Status == StatusSent {
 		if id := policy.Clean(r.externalID, maxExternalID); id != "" {
@@ -296,9 +300,9 @@ func (e *panicError) Unwrap() error {
 }
 
 // observe reports the attempt to the app and to the log.
-func (l *line) observe(ctx context.Context, c claim, r result, took time.Duration) {
+func (l *line) observe(c claim, r result, took time.Duration) {
 	if l.cfg.OnAttempt != nil {
-		l.onAttempt(ctx, Attempt{
+		l.onAttempt(c, Attempt{
 			Delivery: c.Delivery, Status: r.Status, Category: r.Category, Code: r.Code, RetryIn: r.Delay,
 			ExternalID: r.externalID, Err: r.err, Duration: took,
 		})
@@ -313,12 +317,20 @@ func (l *line) observe(ctx context.Context, c claim, r result, took time.Duratio
 	}
 }
 
-// onAttempt calls the app's hook, whose panic is no business of the message's.
-func (l *line) onAttempt(ctx context.Context, a Attempt) {
+// onAttempt calls the app's hook, whose panic is no business of the message's, and waits for it no longer than for a
+// transport.
+func (l *line) onAttempt(c claim, a Attempt) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(l.ctx), c.terms.Timeout)
+	defer cancel()
 	done := make(chan error, 1)
 	go guard(func() { l.cfg.OnAttempt(ctx, a) }, func(stopped error) { done <- stopped })
-	if stopped := <-done; stopped != nil {
-		l.cfg.Logger.Error("outbox: OnAttempt panicked", "id", a.Delivery.ID, "topic", a.Delivery.Topic)
+	select {
+	case stopped := <-done:
+		if stopped != nil {
+			l.cfg.Logger.Error("outbox: OnAttempt panicked", "id", c.ID, "topic", c.Topic)
+		}
+	case <-ctx.Done():
+		l.cfg.Logger.Error("outbox: OnAttempt does not return", "id", c.ID, "topic", c.Topic)
 	}
 }
 

@@ -13,6 +13,7 @@ type dialect struct {
 	now   string // the database's time
 	after string // the database's time plus %s microseconds
 	until string // how many microseconds from the database's time to %s
+	skip  string // behind a SELECT: lock its rows, and leave out those that are locked; empty without row locks
 	among string // "column AMONG (subquery)" with the subquery run once, whatever the planner thinks
 
 	// A statement about many rows gets them as one JSON parameter, which every driver and protocol can carry and no
@@ -59,6 +60,7 @@ var postgres = dialect{
 	// "IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)" may run the subquery once for each outer row and take more than
 	// n; an array is made once, and its elements are looked up by the primary key.
 	among: `= ANY(ARRAY(%s))`,
+	skip:  `FOR UPDATE SKIP LOCKED`,
 	message: `(SELECT CAST(? AS integer) AS n, CAST(? AS text) AS tenant, CAST(? AS text) AS topic, CAST(? AS text) AS type,
 		CAST(? AS text) AS recipient, CAST(? AS jsonb) AS payload, CAST(? AS jsonb) AS headers,
 		CAST(? AS uuid) AS message_id, CAST(? AS text) AS key, CAST(? AS integer) AS max_attempts,
@@ -147,7 +149,7 @@ func (d dialect) columnType(name string) string {
 
 // render fills the holes of a statement: the given names, {now}, {now+…}, {among … among} and the JSON tables.
 func (d dialect) render(statement string, names ...string) string {
-	holes := append(names, "{now}", d.now, "{message}", d.message, "{messages}", d.messages, "{keys}", d.keys, "{outcomes}", d.outcomes, "{texts}", d.texts)
+	holes := append(names, "{now}", d.now, "{message}", d.message, "{messages}", d.messages, "{keys}", d.keys, "{outcomes}", d.outcomes, "{texts}", d.texts, "{skip locked}", d.skip)
 	for _, delay := range []string{"m.delay", "o.delay", "?"} {
 		holes = append(holes, "{now+"+delay+"}", fmt.Sprintf(d.after, delay))
 	}

@@ -20,7 +20,9 @@ import (
 // It is refused with [ErrNoTransaction] unless tx is a transaction, and with [ErrInvalid] for a message that could
 // not be stored; both before any SQL, so that the transaction stays usable. Enqueued again under the same tenant and
 // idempotency key, a message is not written twice: the Receipt is the first one's, with New false, whoever wrote it
-// and even if both calls race. The clauses on tx play no part and are not changed.
+// and even if both calls race. Transactions that enqueue the same keys in different orders can deadlock as any inserts
+// can; the database ends one of them (SQLSTATE 40P01), to be run again. The clauses on tx play no part and are not
+// changed.
 func Enqueue(tx *gorm.DB, m Message) (Receipt, error) {
 	return first(EnqueueAll(tx, []Message{m}))
 }

@@ -111,8 +111,8 @@ func (f Filter) check(found *problems, selects bool) {
 	if f.Limit < 0 {
 		found.addf("Limit is %d, must not be negative", f.Limit)
 	}
-	if f.Rate < 0 || f.Rate != f.Rate || f.Rate > maxRate { // also NaN
-		found.addf("Rate is %v, must be above 0 and at most %v, or 0 for no limit", f.Rate, maxRate)
+	if f.Rate != 0 && !(f.Rate >= minRate && f.Rate <= maxRate) { // also NaN
+		found.addf("Rate is %v, must be %v to %v, or 0 for no limit", f.Rate, minRate, maxRate)
 	}
 	if f.Statuses != nil && len(f.Statuses) == 0 {
 		found.addf("Statuses is an empty list")
@@ -129,8 +129,11 @@ func (f Filter) check(found *problems, selects bool) {
 	}
 }
 
-// maxRate is where spacing is finer than the clock.
-const maxRate = 1e6
+// The bounds of a Rate: one in a quarter of an hour, and where spacing is finer than the clock.
+const (
+	minRate = 0.001
+	maxRate = 1e6
+)
 
 var statuses = []Status{
 	StatusPending, StatusProcessing, StatusSent, StatusDiscarded, StatusFailed, StatusCancelled, StatusExpired,

@@ -176,6 +176,7 @@ func (constraint) Code() int { return 1811 }
 func TestRefusals(t *testing.T) {
 	for _, moment := range []error{
 		coded("08006"), coded("25006"), coded("40001"), coded("53300"), coded("55P03"), coded("57P01"), coded("58030"),
+		coded("26000"), coded("28000"), coded("3D000"), coded("XX000"),
 		context.DeadlineExceeded, errors.New("23514"), numbered{errors.New("busy")},
 	} {
 		require.False(t, refuses(moment), moment)
@@ -184,7 +185,7 @@ func TestRefusals(t *testing.T) {
 		err := fmt.Errorf("x: %w", values)
 		require.True(t, refuses(err) && refusesValues(err), err)
 	}
-	for _, schema := range []error{coded("42P01"), coded("42703"), coded("XX000")} {
+	for _, schema := range []error{coded("42P01"), coded("42703"), coded("42501")} {
 		require.True(t, refuses(schema) && !refusesValues(schema), schema)
 	}
 }

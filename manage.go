@@ -151,7 +151,7 @@ func (p Plugin) Redrive(db *gorm.DB, f Filter) (int64, error) {
 }
 
 const reviveSQL = `
-WITH o AS (SELECT * FROM {outcomes})
+WITH o AS MATERIALIZED (SELECT * FROM {outcomes})
 UPDATE {table} AS r SET
 	status = 'pending',
 	attempts = 0,
@@ -262,8 +262,21 @@ func (s *store) cancel(tx *gorm.DB, f Filter) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	// What a worker is just claiming is left to it. Waiting for the claim would leave the record locked until this
+	// transaction ends, and the worker could not record what came of it.
+	db := session(tx.Statement.Context, tx)
+	var ids []int64
+	waiting := s.where(db, terms).Where("status = ?", StatusPending).
+		Clauses(clause.Locking{Strength: clause.LockingStrengthUpdate, Options: clause.LockingOptionsSkipLocked})
+	if err := waiting.Order("id").Pluck("id", &ids).Error; err != nil || len(ids) == 0 {
+		return 0, wrap("cancel", err)
+	}
+	byID, err := s.conditions(Filter{IDs: ids})
+	if err != nil {
+		return 0, err
+	}
 	now := gorm.Expr(s.now)
-	withdrawn := s.where(session(tx.Statement.Context, tx), terms).Where("status = ?", StatusPending).
+	withdrawn := s.where(db, byID).Where("status = ?", StatusPending).
 		UpdateColumns(map[string]any{"status": StatusCancelled, "dead_at": now, "updated_at": now})
 	return withdrawn.RowsAffected, wrap("cancel", withdrawn.Error)
 }

@@ -68,8 +68,8 @@ type ProcessorConfig struct {
 	// Logger gets failures and outages: ids, topics, categories and codes, never a payload, a recipient or a
 	// provider's text. Nil: silent.
 	Logger *slog.Logger
-	// OnAttempt, where given, is called after each attempt, from the goroutine that made it: for metrics. It holds a
-	// slot of Concurrency while it runs.
+	// OnAttempt, where given, is called after each attempt: for metrics. It holds a slot of Concurrency while it runs,
+	// for the Timeout at most, and does not hold up the recording.
 	OnAttempt func(context.Context, Attempt)
 }
 

@@ -67,12 +67,13 @@ func (r *recorder) gather(outcomes <-chan outcome) (batch []outcome, open bool) 
 }
 
 // write records a batch, and keeps trying while the leases last: these messages have been sent, and giving up early is
-// what makes duplicates. unsure says that an earlier try failed and may have been carried out all the same.
+// what makes duplicates. unsure says that an earlier try failed and may have been carried out all the same, or has
+// waited in vain for a record that somebody has locked.
 func (r *recorder) write(ctx context.Context, batch []outcome, unsure bool) {
 	for wait := recordWait; len(batch) > 0; wait = min(2*wait, recordWaitMost) {
-		written, err := r.try(ctx, batch, unsure)
+		fates, err := r.try(ctx, batch, unsure)
 		if err == nil {
-			r.settle(batch, written)
+			r.settle(batch, fates)
 			return
 		}
 		r.tally.failed(err)
@@ -100,9 +101,14 @@ func (r *recorder) split(ctx context.Context, batch []outcome, err error, unsure
 		r.giveUp(o, "the database refuses it")
 		return
 	}
+	r.hold(o, errorCode(err))
+}
+
+// hold keeps an outcome for another try, while others go on.
+func (r *recorder) hold(o outcome, why string) {
 	if !o.held {
 		r.cfg.Logger.Error("outbox: recording failed, will be retried", "table", r.store.Table, "id", o.ID,
-			"topic", o.claim.Topic, "error", errorCode(err))
+			"topic", o.claim.Topic, "error", why)
 	}
 	o.held = true
 	r.held = append(r.held, o)
@@ -122,42 +128,46 @@ func (r *recorder) retryHeld(ctx context.Context) {
 	}
 }
 
-// try is one write. Where an earlier one failed, records whose lease is gone are looked at: if they stand as that
-// write would have left them, it was carried out and only its answer was lost.
-func (r *recorder) try(ctx context.Context, batch []outcome, unsure bool) (map[int64]bool, error) {
+// try is one write, and gives the fate of each outcome. After one that failed, records that somebody has locked are
+// left out, and those that were not met are looked at.
+func (r *recorder) try(ctx context.Context, batch []outcome, unsure bool) (map[int64]fate, error) {
 	ctx, cancel := context.WithTimeout(ctx, batch[0].claim.terms.patience())
 	defer cancel()
 	db := session(ctx, r.db)
-	written, err := r.store.record(db, batch)
-	if err != nil || !unsure || len(written) == len(batch) {
-		return written, err
+	met, err := r.store.record(db, batch, unsure)
+	if err != nil {
+		return nil, err
 	}
-	standing, err := r.store.recorded(db, batch)
-	for id := range written {
-		standing[id] = true
+	fates := map[int64]fate{}
+	if unsure && len(met) < len(batch) {
+		if fates, err = r.store.fates(db, batch); err != nil {
+			return nil, err
+		}
 	}
-	return standing, err
+	for id := range met {
+		fates[id] = fateWritten
+	}
+	return fates, nil
 }
 
-// refuses reports whether the database objects to the statement and not to the moment. By the class of its SQLSTATE an
-// error is about the moment if it is about the connection, the transaction, resources, locks, an operator or the
-// system; of SQLite's, all are but a constraint.
+// refuses reports whether the database objects to the statement, its values or the schema it meets, and not to the
+// moment: by the class of its SQLSTATE, or as a constraint of SQLite's.
 func refuses(err error) bool {
 	var number interface{ Code() int }
-	switch class := sqlClass(err); class {
+	switch sqlClass(err) {
 	case "":
 		return errors.As(err, &number) && number.Code()&0xff == sqliteConstraint
-	case "08", "25", "40", "53", "55", "57", "58":
-		return false
-	default:
+	case "22", "23", "42", "44", "P0":
 		return true
+	default:
+		return false
 	}
 }
 
 // refusesValues reports whether it objects to what is written, as a constraint or a trigger of the app's own does.
 func refusesValues(err error) bool {
 	switch sqlClass(err) {
-	case "", "22", "23", "P0": // without a SQLSTATE it is SQLite's constraint
+	case "", "22", "23", "44", "P0": // without a SQLSTATE it is SQLite's constraint
 		return true
 	default:
 		return false
@@ -195,13 +205,17 @@ func (r *recorder) giveUp(o outcome, why string) {
 		"id", o.ID, "topic", o.claim.Topic, "outcome", string(o.Status))
 }
 
-// settle counts what was written, and what another claim had taken over.
-func (r *recorder) settle(batch []outcome, written map[int64]bool) {
+// settle counts what was written and what another claim had taken over, and holds what somebody has locked.
+func (r *recorder) settle(batch []outcome, fates map[int64]fate) {
 	for _, o := range batch {
-		if !written[o.ID] {
+		switch fates[o.ID] {
+		case fateOpen:
+			r.hold(o, "locked")
+			continue
+		case fateLost:
 			r.cfg.Logger.Warn("outbox: lease lost, another claim decides", "table", r.store.Table, "id", o.ID,
 				"topic", o.claim.Topic, "outcome", string(o.Status))
 		}
-		r.tally.recorded(o, written[o.ID])
+		r.tally.recorded(o, fates[o.ID] == fateWritten)
 	}
 }

@@ -25,6 +25,7 @@ type store struct {
 	insertOneSQL, insertSQL, existingSQL string
 	waitingSQL, dueSQL, claimSQL         string
 	recordSQL, deleteSQL, stateSQL       string
+	recordFreeSQL, deleteFreeSQL         string
 }
 
 // Initialize lets GORM keep the store among the plugins; it has nothing to do.
@@ -82,16 +83,17 @@ RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, h
 	// scalar subquery, since an EXISTS may be planned as a join that reads the whole backlog. It begins with WITH because
 	// read-write splitters send what begins with SELECT to a replica, which may lag behind.
 	waitingSQL = `
-WITH t AS (SELECT * FROM {texts})
+WITH t AS MATERIALIZED (SELECT * FROM {texts})
 SELECT t.text FROM t WHERE (
 	SELECT r.id FROM {table} AS r
 	WHERE r.topic = t.text AND {due}
 	ORDER BY r.due_at, r.id LIMIT 1) IS NOT NULL`
 
 	// recordSQL writes outcomes, each only where its lease still stands, and gives back the records it wrote. An
-	// outcome without a delay leaves the record's place in the queue alone.
+	// outcome without a delay leaves the record's place in the queue alone. The parameter is read once: SQLite would
+	// parse it anew for each record.
 	recordSQL = `
-WITH o AS (SELECT * FROM {outcomes})
+WITH o AS MATERIALIZED (SELECT * FROM {outcomes})
 UPDATE {table} AS r SET
 	status = o.status,
 	attempts = r.attempts - o.refund,
@@ -106,20 +108,25 @@ UPDATE {table} AS r SET
 	dead_at = CASE WHEN o.status IN ('discarded', 'failed', 'expired') THEN {now} END,
 	updated_at = {now}
 FROM o
-WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.lease_token = o.token
+WHERE r.id {among {ids} among} AND r.id = o.record_id AND r.lease_token = o.token
 RETURNING id`
+
+	// allIDs are the records that recordSQL writes; freeIDs are those of them that nobody has locked, for when waiting
+	// for a lock has taken too long: one locked record must not hold up the others.
+	allIDs  = `SELECT record_id FROM o`
+	freeIDs = `SELECT f.id FROM {table} AS f WHERE f.id {among SELECT record_id FROM o among} {skip locked}`
 
 	// deleteSQL is recordSQL for what was sent, where sent records are not kept.
 	deleteSQL = `
-WITH o AS (SELECT * FROM {outcomes})
+WITH o AS MATERIALIZED (SELECT * FROM {outcomes})
 DELETE FROM {table}
-WHERE id {among SELECT record_id FROM o among} AND (id, lease_token) IN (SELECT record_id, token FROM o)
+WHERE id {among {ids} among} AND (id, lease_token) IN (SELECT record_id, token FROM o)
 RETURNING id`
 
 	// stateSQL reads where records stand; WITH for the same reason as in waitingSQL.
 	stateSQL = `
-WITH o AS (SELECT * FROM {outcomes})
-SELECT id, status, attempts FROM {table} WHERE id {among SELECT record_id FROM o among}`
+WITH o AS MATERIALIZED (SELECT * FROM {outcomes})
+SELECT id, status, attempts, coalesce(lease_token, '') FROM {table} WHERE id {among SELECT record_id FROM o among}`
 )
 
 // newStore validates p and prepares its statements for db's engine.
@@ -138,8 +145,9 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
 	rules := strings.NewReplacer("{live}", liveSQL, "{due}", dueSQL)
 	s.waitingSQL, s.claimSQL = d.render(rules.Replace(waitingSQL), names...), d.render(rules.Replace(claimSQL), names...)
-	s.recordSQL = d.render(recordSQL, names...)
-	s.deleteSQL = d.render(deleteSQL, names...)
+	all, free := strings.NewReplacer("{ids}", allIDs), strings.NewReplacer("{ids}", freeIDs)
+	s.recordSQL, s.recordFreeSQL = d.render(all.Replace(recordSQL), names...), d.render(free.Replace(recordSQL), names...)
+	s.deleteSQL, s.deleteFreeSQL = d.render(all.Replace(deleteSQL), names...), d.render(free.Replace(deleteSQL), names...)
 	s.stateSQL = d.render(stateSQL, names...)
 	return s, nil
 }
@@ -281,11 +289,15 @@ type outcome struct {
 }
 
 // record writes the outcomes whose leases still stand, and gives back the ids it wrote: in one statement, or two where
-// sent records are deleted.
-func (s *store) record(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) {
+// sent records are deleted. With free it leaves out those that somebody else has locked.
+func (s *store) record(db *gorm.DB, outcomes []outcome, free bool) (map[int64]bool, error) {
 	written := make(map[int64]bool, len(outcomes))
+	recordSQL, deleteSQL := s.recordSQL, s.deleteSQL
+	if free {
+		recordSQL, deleteSQL = s.recordFreeSQL, s.deleteFreeSQL
+	}
 	if !s.DeleteSent {
-		return written, s.write(db, s.recordSQL, outcomes, written)
+		return written, s.write(db, recordSQL, outcomes, written)
 	}
 	var sent, kept []outcome
 	for _, o := range outcomes {
@@ -295,8 +307,8 @@ func (s *store) record(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) 
 			kept = append(kept, o)
 		}
 	}
-	err := s.write(db, s.deleteSQL, sent, written)
-	return written, errors.Join(err, s.write(db, s.recordSQL, kept, written))
+	err := s.write(db, deleteSQL, sent, written)
+	return written, errors.Join(err, s.write(db, recordSQL, kept, written))
 }
 
 // write runs a statement over outcomes and marks the ids that it gives back.
@@ -316,9 +328,17 @@ func (s *store) write(db *gorm.DB, statement string, outcomes []outcome, written
 	}, statement, string(param))
 }
 
-// recorded finds which of the outcomes already stand in the table: a write whose answer was lost may have succeeded.
-// The number of attempts tells our write from one after a later claim.
-func (s *store) recorded(db *gorm.DB, outcomes []outcome) (map[int64]bool, error) {
+// fate is where an outcome stands that a write has not met.
+type fate int
+
+const (
+	fateLost    fate = iota // another claim owns the record, or has decided about it
+	fateWritten             // it stands in the table: an earlier write was carried out and only its answer was lost
+	fateOpen                // its lease stands, and it is still to be written
+)
+
+// fates looks at outcomes that a write has not met. The number of attempts tells our write from one after a later claim.
+func (s *store) fates(db *gorm.DB, outcomes []outcome) (map[int64]fate, error) {
 	param, err := json.Marshal(outcomes)
 	if err != nil {
 		return nil, err
@@ -326,20 +346,25 @@ func (s *store) recorded(db *gorm.DB, outcomes []outcome) (map[int64]bool, error
 	type state struct {
 		status   Status
 		attempts int
+		token    string
 	}
 	states := map[int64]state{}
 	err = collect(db, func(rows *sql.Rows) error {
 		var id int64
 		var found state
-		err := rows.Scan(&id, &found.status, &found.attempts)
+		err := rows.Scan(&id, &found.status, &found.attempts, &found.token)
 		states[id] = found
 		return err
 	}, s.stateSQL, string(param))
-	standing := map[int64]bool{}
+	fates := map[int64]fate{}
 	for _, o := range outcomes {
 		found, kept := states[o.ID]
-		deleted := s.DeleteSent && !kept && o.Status == StatusSent
-		standing[o.ID] = deleted || found == state{o.Status, o.claim.Attempt - o.Refund}
+		switch {
+		case kept && found.token == o.Token:
+			fates[o.ID] = fateOpen
+		case s.DeleteSent && !kept && o.Status == StatusSent, found == state{o.Status, o.claim.Attempt - o.Refund, ""}:
+			fates[o.ID] = fateWritten
+		}
 	}
-	return standing, err
+	return fates, err
 }

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"strconv"
 	"sync"
@@ -39,6 +40,8 @@ const maxListenPause = time.Minute
 type bell struct {
 	mu    sync.Mutex
 	set   bool      // an announcement is due
+	busy  bool      // one is being made
+	again bool      // another became due meanwhile
 	rang  time.Time // when the last one was made
 	awake sync.Map  // *Processor → struct{}, while it is in Run
 }
@@ -63,13 +66,30 @@ func (s *store) ring(tx *gorm.DB) {
 }
 
 func (s *store) announce(h *gorm.DB, pool gorm.ConnPool) {
-	s.bell.mu.Lock()
-	s.bell.set, s.bell.rang = false, time.Now()
-	s.bell.mu.Unlock()
 	s.bell.awake.Range(func(p, _ any) bool {
 		p.(*Processor).Wake()
 		return true
 	})
+	b := &s.bell
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.set, b.rang = false, time.Now()
+	if b.busy { // on a pool without a free connection they would pile up
+		b.again = true
+		return
+	}
+	b.busy = true
+	for b.again = true; b.again; {
+		b.again = false
+		b.mu.Unlock()
+		s.sendNotify(h, pool)
+		b.mu.Lock()
+	}
+	b.busy = false
+}
+
+// sendNotify announces to other processes, where the engine can.
+func (s *store) sendNotify(h *gorm.DB, pool gorm.ConnPool) {
 	if s.notify == "" || inTransaction(pool) {
 		return
 	}
@@ -104,7 +124,7 @@ func (p *Processor) Wake() {
 func (p *Processor) listen(ctx context.Context) {
 	for wait := p.cfg.PollInterval; ctx.Err() == nil; wait = min(2*wait, maxListenPause) {
 		began := time.Now()
-		err := p.cfg.Listener.Listen(ctx, p.store.channel(), p.Wake)
+		err := p.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -114,6 +134,16 @@ func (p *Processor) listen(ctx context.Context) {
 		}
 		pause(ctx, wait)
 	}
+}
+
+// listenOnce calls the Listener, whose panic is an error like any other.
+func (p *Processor) listenOnce(ctx context.Context) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the listener panicked with a %T", v)
+		}
+	}()
+	return p.cfg.Listener.Listen(ctx, p.store.channel(), p.Wake)
 }
 
 // rest waits until the next look: for the given pause, or until woken, yet never so shortly that announcements of many
