@@ -152,7 +152,7 @@ func TestC21_TwentyThousandInOneCall(t *testing.T) {
 		messages[many-1].Recipient = "\x00"
 		require.ErrorIs(t, db.Transaction(func(tx *gorm.DB) error {
 			_, err := outbox.EnqueueAll(tx, messages)
-			require.ErrorContains(t, err, fmt.Sprintf("message %d of %d", many-1, many))
+			require.ErrorContains(t, err, fmt.Sprintf("message %d of %d", many, many))
 			require.Zero(t, count(t, tx, "outbox"), "nothing, not even those before the bad one")
 			return err
 		}), outbox.ErrInvalid)

@@ -239,7 +239,7 @@ func TestPlugin_BadOptionsComeBackTogether(t *testing.T) {
 
 	require.NoError(t, db.Use(outbox.Plugin{}))
 	_, err = outbox.NewProcessor(db, outbox.ProcessorConfig{
-		Transports: map[string]outbox.Transport{"": nil}, BatchSize: -1, Concurrency: -1, Lease: time.Second, Timeout: time.Minute,
+		Transports: map[string]outbox.Transport{"": nil}, BatchSize: -1, Concurrency: -1, Lease: time.Second, Timeout: time.Millisecond,
 		PollInterval: -1, Owner: "\x00", Backoff: policy.Backoff{Factor: 0.5},
 	})
 	require.ErrorIs(t, err, outbox.ErrInvalid)
@@ -366,12 +366,12 @@ func TestPlugin_NotInstalled(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrInvalid, "the only outbox there is needs no name")
 	_, err = outbox.Plugin{Table: "other"}.NewProcessor(db, outbox.ProcessorConfig{})
 	require.ErrorIs(t, err, outbox.ErrNotInstalled)
-	require.ErrorContains(t, err, "outbox:other")
-	require.ErrorContains(t, err, "outbox:second")
+	require.ErrorContains(t, err, "no outbox on table other")
+	require.ErrorContains(t, err, "installed are those on second;")
 
 	require.NoError(t, db.Use(outbox.Plugin{Table: "third"}))
 	tx = begin(t, db)
-	texts("outbox:second, outbox:third")
+	texts("installed are those on second and third;")
 	_, err = outbox.Plugin{Table: "third"}.Enqueue(tx, mail("x"))
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback().Error)

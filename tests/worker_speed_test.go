@@ -231,7 +231,7 @@ func requireHeapOnlyClaims(t *testing.T, payload int) {
 	require.NoError(t, err)
 	pool.SetMaxOpenConns(1) // the backend whose statistics are flushed is the one that claimed
 	p := r.processor(db, outbox.ProcessorConfig{
-		Transports: map[string]outbox.Transport{orders: g}, BatchSize: n / 2, Concurrency: n / 2, Owner: "shop-worker-7c9f8d6b5-x2x4z:1",
+		Transports: map[string]outbox.Transport{orders: g}, BatchSize: n / 2, Concurrency: n, Owner: "shop-worker-7c9f8d6b5-x2x4z:1",
 	})
 	rounds := []<-chan outbox.Summary{r.round(t.Context(), p), r.round(t.Context(), p)}
 	for range n {
