@@ -23,7 +23,7 @@ type store struct {
 	bell bell
 
 	insertOneSQL, insertSQL, existingSQL string
-	waitingSQL, dueSQL, claimSQL         string
+	waitingSQL, claimSQL                 string
 	recordSQL, deleteSQL, stateSQL       string
 	recordFreeSQL, deleteFreeSQL         string
 }

@@ -11,7 +11,8 @@ import (
 )
 
 var lostChecks = []check{
-	{"to a live claim", checkLost},
+	{"to any other claim", checkLost},
+	{"to one that is delivering", checkLostToLiveClaim},
 	{"to one that has delivered", checkLostToDelivery},
 	{"while it waited to be released", checkLostRelease},
 	{"and taken over twice", checkLostTwice},
@@ -79,6 +80,39 @@ func checkLostToDelivery(t *testing.T, db *gorm.DB) {
 		require.Nil(t, r.LastErrorCategory, name)
 		require.Equal(t, rec.Deliveries()[0].ProviderKey, second.Deliveries()[0].ProviderKey, "how a provider knows the repeat")
 	}
+}
+
+// checkLostToLiveClaim: the first worker comes back while the second is at it.
+func checkLostToLiveClaim(t *testing.T, db *gorm.DB) {
+	install(t, db)
+	id := enqueue(t, db, mail("one"))[0].ID
+	inside, proceed := make(chan struct{}), make(chan struct{})
+	wait := func(ctx context.Context, event <-chan struct{}) {
+		select {
+		case <-event:
+		case <-ctx.Done():
+		}
+	}
+	other := newProcessor(t, db, configure(NewRecorder(Do(func(ctx context.Context, _ outbox.Delivery) (string, error) {
+		close(inside)
+		wait(ctx, proceed)
+		return "the second worker's", nil
+	}))))
+	done := make(chan outbox.Summary, 1)
+	rec := NewRecorder(Do(func(ctx context.Context, d outbox.Delivery) (string, error) {
+		change(t, db, leaseOver, d.ID)
+		go func() { done <- other.ProcessOnce(context.Background()) }()
+		wait(ctx, inside)
+		return "stale", nil
+	}))
+	requireSummary(t, outbox.Summary{Claimed: 1, Lost: 1}, once(t, db, configure(rec)))
+	require.Equal(t, outbox.StatusProcessing, record(t, db, id).Status, "the second worker goes on undisturbed")
+	close(proceed)
+	requireSummary(t, outbox.Summary{Claimed: 1, Sent: 1}, <-done)
+	r := record(t, db, id)
+	requireSound(t, r)
+	require.Equal(t, 2, r.Attempts)
+	require.Equal(t, "the second worker's", text(r.ExternalID))
 }
 
 func checkLostRelease(t *testing.T, db *gorm.DB) {

@@ -125,8 +125,8 @@ func waits() []outcome {
 func disasters() []outcome {
 	const panicked, timeout = policy.CategoryPanic, policy.CategoryTimeout
 	writeToNil := Do(func(context.Context, outbox.Delivery) (string, error) {
-		var m map[string]int
-		m["x"] = 1
+		fill := func(m map[string]int) { m["x"] = 1 }
+		fill(nil)
 		return "", nil
 	})
 	// late answers when its context has ended.
