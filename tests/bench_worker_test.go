@@ -166,3 +166,27 @@ func BenchmarkClaimBehindMillions(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkDrainBesideAPurge is a drain while a million old records are purged: the purge must leave the worker nine
+// tenths of its rate.
+func BenchmarkDrainBesideAPurge(b *testing.B) {
+	c := durable(b)
+	for b.Loop() {
+		b.StopTimer()
+		alone := rate(newRigOn(b, c, outbox.Plugin{}).drain(b, 1000))
+		r := newRigOn(b, c, outbox.Plugin{})
+		r.fillSent(1_000_000, "40 days")
+		ctx, cancel := context.WithCancel(context.Background())
+		purged := make(chan error, 1)
+		go func() {
+			_, err := outbox.Purge(r.open().WithContext(ctx), outbox.PurgeOptions{OlderThan: time.Hour})
+			purged <- err
+		}()
+		beside := rate(r.drain(b, 1000))
+		cancel()
+		<-purged
+		b.ReportMetric(beside, "msgs/s")
+		b.ReportMetric(beside/alone, "beside/alone")
+		b.StartTimer()
+	}
+}
