@@ -5,10 +5,10 @@ TIMEOUT ?= 15m
 BENCH ?= .
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint bench cover example tidy clean
+.PHONY: help setup test lint bench bench-peers microbench cover example tidy clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what the tests need and this machine lacks: PostgreSQL binaries, a C compiler
 	@scripts/setup.sh
@@ -19,7 +19,13 @@ test: setup ## test every module with the race detector, against a real PostgreS
 lint: ## gofmt, vet, staticcheck, tidy go.mod files, and the shape of the code
 	@scripts/lint.sh
 
-bench: setup ## run the benchmarks of every module (BENCH=regexp chooses)
+bench: setup ## measure the outbox beside the limits and River: about three minutes
+	@cd tests/bench && GOWORK=off go run . -quick
+
+bench-peers: setup ## measure everything beside every peer: hours; all numbers in bench.json
+	@cd tests/bench && GOWORK=off go run . -json ../../bench.json
+
+microbench: setup ## run the Go benchmarks of every module (BENCH=regexp chooses)
 	@scripts/each.sh -x tests/bench go test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 0 ./...
 
 cover: setup ## coverage of the root module by its own and the integration tests

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"runtime/debug"
@@ -307,13 +308,15 @@ func (l *line) observe(c claim, r result, took time.Duration) {
 			ExternalID: r.externalID, Err: r.err, Duration: took,
 		})
 	}
+	level, text := slog.LevelError, "outbox: message "+string(r.Status)
 	switch r.Status {
 	case StatusSent:
-		l.cfg.Logger.Debug("outbox: message sent", l.attrs(c, r, took)...)
+		level = slog.LevelDebug
 	case StatusPending:
-		l.cfg.Logger.Warn("outbox: delivery failed, will be retried", append(l.attrs(c, r, took), "retry_in", r.Delay)...)
-	default:
-		l.cfg.Logger.Error("outbox: message "+string(r.Status), l.attrs(c, r, took)...)
+		level, text = slog.LevelWarn, "outbox: delivery failed, will be retried"
+	}
+	if l.cfg.Logger.Enabled(l.ctx, level) { // asked first: the attributes cost more than the answer
+		l.cfg.Logger.Log(l.ctx, level, text, l.attrs(c, r, took)...)
 	}
 }
 
@@ -341,6 +344,9 @@ func (l *line) attrs(c claim, r result, took time.Duration) []any {
 	}
 	if r.Category != "" {
 		attrs = append(attrs, "category", string(r.Category), "code", r.Code)
+	}
+	if r.Status == StatusPending {
+		attrs = append(attrs, "retry_in", r.Delay)
 	}
 	return attrs
 }
