@@ -23,10 +23,7 @@ import (
 // other. tx must be a transaction ([ErrNoTransaction]); consumer and messageID have 1 to 200 characters
 // ([ErrInvalid]). Markers are kept until [PurgeConsumed].
 func ConsumeOnce(tx *gorm.DB, consumer, messageID string, fn func(tx *gorm.DB) error) (ran bool, err error) {
-	if err := checkTransaction(tx); err != nil {
-		return false, err
-	}
-	s, err := theOutbox(tx)
+	s, err := transactional(tx, theOutbox)
 	if err != nil {
 		return false, err
 	}
@@ -35,10 +32,7 @@ func ConsumeOnce(tx *gorm.DB, consumer, messageID string, fn func(tx *gorm.DB) e
 
 // ConsumeOnce is the package's ConsumeOnce with the markers of the plugin's outbox.
 func (p Plugin) ConsumeOnce(tx *gorm.DB, consumer, messageID string, fn func(tx *gorm.DB) error) (ran bool, err error) {
-	if err := checkTransaction(tx); err != nil {
-		return false, err
-	}
-	s, err := p.installed(tx)
+	s, err := transactional(tx, p.installed)
 	if err != nil {
 		return false, err
 	}

@@ -30,10 +30,7 @@ func Enqueue(tx *gorm.DB, m Message) (Receipt, error) {
 // EnqueueAll is [Enqueue] for many messages, in a few statements. The receipts are in the order of ms; a key that
 // repeats inside ms is written once. None is written if one is refused, and no message is no error.
 func EnqueueAll(tx *gorm.DB, ms []Message) ([]Receipt, error) {
-	if err := checkTransaction(tx); err != nil {
-		return nil, err
-	}
-	s, err := theOutbox(tx)
+	s, err := transactional(tx, theOutbox)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +44,7 @@ func (p Plugin) Enqueue(tx *gorm.DB, m Message) (Receipt, error) {
 
 // EnqueueAll is the package's EnqueueAll for the plugin's table.
 func (p Plugin) EnqueueAll(tx *gorm.DB, ms []Message) ([]Receipt, error) {
-	if err := checkTransaction(tx); err != nil {
-		return nil, err
-	}
-	s, err := p.installed(tx)
+	s, err := transactional(tx, p.installed)
 	if err != nil {
 		return nil, err
 	}

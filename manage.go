@@ -226,10 +226,7 @@ func (s *store) count(db *gorm.DB, terms []condition, limit int) (n int64, err e
 // gives back how many were withdrawn: none if they are being sent, or have ended. They end as cancelled. f usually has
 // IDs, or TenantID and IdempotencyKey; tx must be a transaction ([ErrNoTransaction]).
 func Cancel(tx *gorm.DB, f Filter) (int64, error) {
-	if err := checkTransaction(tx); err != nil {
-		return 0, err
-	}
-	s, err := theOutbox(tx)
+	s, err := transactional(tx, theOutbox)
 	if err != nil {
 		return 0, err
 	}
@@ -238,10 +235,7 @@ func Cancel(tx *gorm.DB, f Filter) (int64, error) {
 
 // Cancel is the package's Cancel for the plugin's table.
 func (p Plugin) Cancel(tx *gorm.DB, f Filter) (int64, error) {
-	if err := checkTransaction(tx); err != nil {
-		return 0, err
-	}
-	s, err := p.installed(tx)
+	s, err := transactional(tx, p.installed)
 	if err != nil {
 		return 0, err
 	}

@@ -7,6 +7,14 @@ import (
 	"gorm.io/gorm"
 )
 
+// transactional refuses a handle that is in no transaction, and finds the outbox that it means.
+func transactional(tx *gorm.DB, find func(*gorm.DB) (*store, error)) (*store, error) {
+	if err := checkTransaction(tx); err != nil {
+		return nil, err
+	}
+	return find(tx)
+}
+
 // checkTransaction refuses a handle whose statements would not be part of a transaction. What decides is the pool
 // behind the handle's next statement: the types of GORM's wrappers say nothing, since several of them look like a
 // transaction over a plain pool.
