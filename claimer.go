@@ -121,7 +121,7 @@ func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []c
 	ctx, cancel := c.statementContext(ctx)
 	defer cancel()
 	found, err := c.store.claim(session(ctx, c.db), lease{
-		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.terms.Lease,
+		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.terms.Lease, once: c.cfg.AtMostOnce[topic],
 	})
 	if err != nil {
 		c.fail(err, topic)
@@ -143,8 +143,11 @@ func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []c
 
 func (c *claimer) logClosed(f claim) {
 	why := "its attempts are spent"
-	if f.closed == StatusExpired {
+	switch {
+	case f.closed == StatusExpired:
 		why = "its time has passed"
+	case f.Attempt < f.MaxAttempts:
+		why = "its worker never reported back, and it must not be delivered twice"
 	}
 	c.cfg.Logger.Error("outbox: message "+string(f.closed)+": "+why, "table", c.store.Table, "id", f.ID,
 		"topic", f.Topic, "type", f.Type, "attempts", f.Attempt)

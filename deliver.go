@@ -33,6 +33,7 @@ type line struct {
 	workers sync.WaitGroup
 	written chan struct{} // closed when the recorder is done
 	size    int           // how many workers
+	once    bool          // a topic is delivered at most once: claim nothing ahead
 	busy    atomic.Int64  // workers inside an attempt
 	average atomic.Int64  // moving average of an attempt's duration
 }
@@ -40,7 +41,7 @@ type line struct {
 // startLine starts the workers and the recorder; finish ends them.
 func (p *Processor) startLine(ctx context.Context, workers int) *line {
 	l := &line{
-		Processor: p, ctx: ctx, size: workers, terms: p.agree(ctx, p.cfg.terms()),
+		Processor: p, ctx: ctx, size: workers, once: p.deliversOnce(), terms: p.agree(ctx, p.cfg.terms()),
 		queue:   make(chan claim, 2*maxBatchSize+workers),
 		records: make(chan outcome, maxBatchSize),
 		moved:   make(chan struct{}, 1),
@@ -80,9 +81,20 @@ func (l *line) finish() {
 // ahead is how many claims should wait in the queue: what the workers can begin within the horizon at the pace they
 // keep. More would sit here under a lease while workers of other processes are idle.
 func (l *line) ahead() int {
+	if l.once {
+		return 0
+	}
 	horizon := min(time.Second, (l.terms.Lease-l.terms.Timeout-leaseMargin)/2)
 	average := max(time.Duration(l.average.Load()), 1)
 	return int(min(float64(l.size)*float64(horizon)/float64(average), float64(l.terms.BatchSize)))
+}
+
+// most is how many records one round may claim.
+func (l *line) most() int {
+	if l.once {
+		return min(l.terms.BatchSize, l.size)
+	}
+	return l.terms.BatchSize
 }
 
 // room is how many records the next claim may bring.
@@ -184,6 +196,12 @@ func (r result) outcome(c claim) outcome {
 	}
 	category := string(r.Category)
 	o.Category, o.Code = &category, r.Code
+	if r.Unknown {
+		o.Unsure = 1
+	}
+	if r.Unattempted {
+		o.Refund = 1
+	}
 	if r.Status == StatusPending {
 		delay := r.Delay.Microseconds()
 		o.Delay = &delay
@@ -265,7 +283,11 @@ func timedOut(ctx context.Context, err error) error {
 }
 
 func (l *line) settle(c claim, externalID string, err error) result {
-	return result{policy.Settle(err, c.Attempt, c.MaxAttempts, c.terms.Backoff, rand.Float64()), externalID, err}
+	settle := policy.Settle
+	if l.cfg.AtMostOnce[c.Topic] {
+		settle = policy.SettleAtMostOnce
+	}
+	return result{settle(err, c.Attempt, c.MaxAttempts, c.terms.Backoff, rand.Float64()), externalID, err}
 }
 
 // guard runs f, then after, in a goroutine made for it. stopped is nil if f returned, else a failure that stands for
@@ -302,6 +324,9 @@ func (e *panicError) Unwrap() error {
 
 // observe reports the attempt to the app and to the log.
 func (l *line) observe(c claim, r result, took time.Duration) {
+	if r.Unattempted {
+		return
+	}
 	if l.cfg.OnAttempt != nil {
 		l.onAttempt(c, Attempt{
 			Delivery: c.Delivery, Status: r.Status, Category: r.Category, Code: r.Code, RetryIn: r.Delay,

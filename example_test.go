@@ -263,6 +263,7 @@ func ExampleMigrationSQL() {
 	}
 	// Output:
 	// CREATE INDEX IF NOT EXISTS "outbox_claim" ON "app"."outbox" (topic, due_at, id) WHERE sent_at IS NULL AND dead_at IS NULL;
+	// CREATE INDEX IF NOT EXISTS "outbox_external" ON "app"."outbox" (external_id) WHERE external_id IS NOT NULL;
 	// CREATE INDEX IF NOT EXISTS "outbox_dead" ON "app"."outbox" (dead_at) WHERE dead_at IS NOT NULL;
 }
 

@@ -55,7 +55,7 @@ func (s *store) explain(db *gorm.DB, id int64) (string, error) {
 func (r Record) reason(now time.Time) string {
 	switch r.Status {
 	case StatusSent:
-		return fmt.Sprintf("was sent at %s, at attempt %d", at(r.SentAt), r.Attempts)
+		return fmt.Sprintf("was sent at %s, at attempt %d%s", at(r.SentAt), r.Attempts, r.receipt())
 	case StatusCancelled:
 		return "was cancelled at " + at(r.DeadAt) + ", before it was sent"
 	case StatusExpired:
@@ -79,6 +79,18 @@ func (r Record) reason(now time.Time) string {
 	default:
 		return fmt.Sprintf("is due since %s and waits for a processor to claim it%s", due, r.lastError())
 	}
+}
+
+// receipt is what the provider has reported since.
+func (r Record) receipt() string {
+	if r.ReceiptStatus == nil {
+		return ""
+	}
+	report := fmt.Sprintf("; the provider reported it %s at %s", *r.ReceiptStatus, at(r.ReceiptAt))
+	if r.ReceiptCode != nil {
+		report += ", code " + *r.ReceiptCode
+	}
+	return report
 }
 
 func (r Record) lastError() string {

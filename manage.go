@@ -157,6 +157,10 @@ UPDATE {table} AS r SET
 	attempts = 0,
 	due_at = {now+o.delay},
 	dead_at = NULL,
+	unknown_since = NULL,
+	receipt_status = NULL,
+	receipt_code = NULL,
+	receipt_at = NULL,
 	updated_at = {now}
 FROM o
 WHERE r.id {among SELECT record_id FROM o among} AND r.id = o.record_id AND r.status IN ('discarded', 'failed')`

@@ -125,6 +125,7 @@ func (s *store) indexes() []index {
 	return []index{
 		define("_key", `UNIQUE INDEX IF NOT EXISTS {name} ON {table} ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL`),
 		define("_claim", `INDEX IF NOT EXISTS {name} ON {table} (topic, due_at, id) WHERE sent_at IS NULL AND dead_at IS NULL`),
+		define("_external", `INDEX IF NOT EXISTS {name} ON {table} (external_id) WHERE external_id IS NOT NULL`),
 		define("_dead", `INDEX IF NOT EXISTS {name} ON {table} (dead_at) WHERE dead_at IS NOT NULL`),
 	}
 }

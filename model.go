@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 
 	"github.com/gorm-outbox/outbox/policy"
@@ -77,7 +78,16 @@ type Delivery struct {
 	Attempt     int               // this attempt, from 1
 	MaxAttempts int               // the last one
 	EnqueuedAt  time.Time         // by the database's clock
+
+	// UnknownSince is when the first of the earlier attempts whose outcome is unknown began, by the database's clock: one
+	// that timed out, or whose worker died. A provider forgets idempotency keys after a while, and an attempt after that
+	// may double the message. Zero: there is none.
+	UnknownSince time.Time
 }
+
+// Reference names the record to a provider that gives it back in what it later reports, such as a status webhook; see
+// [RecordReceipt]. It has ASCII letters, digits and hyphens, 60 at most.
+func (d Delivery) Reference() string { return strconv.FormatInt(d.ID, 10) + "-" + d.MessageID }
 
 // Record is the stored row, the GORM model that the plugin registers. Apps read it, with the outbox's own table:
 //
@@ -109,6 +119,11 @@ type Record struct {
 	LastErrorCategory *string `gorm:"column:last_error_category;type:text"` // of the last failed attempt
 	LastErrorCode     *string `gorm:"column:last_error_code;type:text"`     // never the raw error
 	ExternalID        *string `gorm:"column:external_id;type:text"`         // the provider's id
+
+	UnknownSince  *time.Time     `gorm:"column:unknown_since;type:timestamptz"` // when the first attempt of unknown outcome began
+	ReceiptStatus *ReceiptStatus `gorm:"column:receipt_status;type:text"`       // what the provider reported later; see RecordReceipt
+	ReceiptCode   *string        `gorm:"column:receipt_code;type:text"`         // the provider's reason, where it gave one
+	ReceiptAt     *time.Time     `gorm:"column:receipt_at;type:timestamptz"`    // when it happened, by the provider's clock
 
 	SentAt    *time.Time `gorm:"column:sent_at;type:timestamptz"`             // when it ended sent
 	DeadAt    *time.Time `gorm:"column:dead_at;type:timestamptz"`             // when it ended unsent

@@ -40,6 +40,13 @@ type ProcessorConfig struct {
 	// Transports maps each topic to what delivers it. Only these topics are claimed: a process never touches a message
 	// that it does not know how to send.
 	Transports map[string]Transport
+	// AtMostOnce names topics whose messages are better lost than doubled, since the provider knows no idempotency keys
+	// and the recipient would mind. There an attempt whose outcome is unknown is not repeated: one that timed out, or
+	// whose worker died, or that failed with an error that is no policy.Failure. The record ends as failed, category
+	// outcome_unknown, for a person to decide; known refusals are retried as ever. A processor with such a topic claims
+	// nothing ahead of its free transports, so that its death leaves no more in doubt than it was sending. Every
+	// processor of a topic must say the same of it.
+	AtMostOnce map[string]bool
 	// BatchSize is the most records claimed at once, for all topics together. 1 to 1000; zero: 100.
 	BatchSize int
 	// Concurrency is the most transports of this Processor working at once, in all of its rounds together. 1 to 10000;
@@ -122,7 +129,8 @@ func (p Plugin) NewProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, error) {
 	given := cfg
 	cfg = cfg.withDefaults()
-	cfg.Transports = maps.Clone(cfg.Transports) // what the app does to its map later is no concern of the workers
+	// What the app does to its maps later is no concern of the workers.
+	cfg.Transports, cfg.AtMostOnce = maps.Clone(cfg.Transports), maps.Clone(cfg.AtMostOnce)
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
@@ -145,6 +153,16 @@ func (s *store) newProcessor(db *gorm.DB, cfg ProcessorConfig) (*Processor, erro
 	return p, nil
 }
 
+// deliversOnce reports whether a topic is delivered at most once.
+func (p *Processor) deliversOnce() bool {
+	for _, once := range p.cfg.AtMostOnce {
+		if once {
+			return true
+		}
+	}
+	return false
+}
+
 // longestRound is how long a batch may take if every attempt runs into its timeout.
 func (c ProcessorConfig) longestRound() time.Duration {
 	turns := (c.BatchSize + c.Concurrency - 1) / c.Concurrency
@@ -157,7 +175,7 @@ func (c ProcessorConfig) longestRound() time.Duration {
 func (p *Processor) ProcessOnce(ctx context.Context) Summary {
 	line := p.startLine(ctx, min(p.cfg.Concurrency, maxBatchSize))
 	if ctx.Err() == nil {
-		claims, _ := newClaimer(line).round(ctx, line.terms.BatchSize)
+		claims, _ := newClaimer(line).round(ctx, line.most())
 		line.feed(claims)
 	}
 	line.finish()
@@ -268,9 +286,16 @@ func (c ProcessorConfig) validate() error {
 	for topic, transport := range c.Transports {
 		if isNil(transport) {
 			found.addf("the transport of topic %q is nil", topic)
+		} else if checked, ok := transport.(interface{ check() error }); ok {
+			found.add(checked.check())
 		}
 		if err := checkTexts(Message{Topic: topic}); err != nil {
 			found.addf("topic %q: %w", topic, reason(err))
+		}
+	}
+	for topic := range c.AtMostOnce {
+		if _, served := c.Transports[topic]; !served {
+			found.addf("AtMostOnce names topic %q, which has no transport", topic)
 		}
 	}
 	between(&found, "BatchSize", c.BatchSize, 1, maxBatchSize)

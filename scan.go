@@ -14,14 +14,15 @@ func scanClaim(rows *sql.Rows) (c claim, err error) {
 		key              sql.NullString
 		payload, headers []byte
 		due, created     instant
+		unknown          instant
 	)
 	err = rows.Scan(&c.ID, &status, &c.TenantID, &c.Topic, &c.Type, &c.Recipient, &payload, &headers, &c.MessageID,
-		&key, &c.Attempt, &c.MaxAttempts, &due, &created, &c.life)
+		&key, &c.Attempt, &c.MaxAttempts, &due, &created, &c.life, &unknown)
 	if err != nil {
 		return c, err
 	}
 	c.Headers = decodeHeaders(headers)
-	c.Payload, c.due, c.EnqueuedAt = payload, due.Time, created.Time
+	c.Payload, c.due, c.EnqueuedAt, c.UnknownSince = payload, due.Time, created.Time, unknown.Time
 	c.ProviderKey = providerKey(c.TenantID, key.String, c.MessageID)
 	if status != StatusProcessing {
 		c.closed = status
@@ -47,12 +48,14 @@ func decodeHeaders(text []byte) map[string]string {
 	return headers
 }
 
-// instant scans a timestamp: drivers give SQLite's as text where the column's type is not known to them.
+// instant scans a timestamp, NULL as the zero time: drivers give SQLite's as text where the column's type is not known to them.
 type instant struct{ time.Time }
 
 // Scan implements sql.Scanner.
 func (i *instant) Scan(v any) (err error) {
 	switch v := v.(type) {
+	case nil:
+		i.Time = time.Time{}
 	case time.Time:
 		i.Time = v
 	case string:

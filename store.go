@@ -23,7 +23,7 @@ type store struct {
 	bell bell
 
 	insertOneSQL, insertSQL, existingSQL string
-	waitingSQL, claimSQL                 string
+	waitingSQL, claimSQL, claimOnceSQL   string
 	recordSQL, deleteSQL, stateSQL       string
 	recordFreeSQL, deleteFreeSQL         string
 }
@@ -56,13 +56,14 @@ JOIN {table} AS r ON r.{tenant} = CAST(m.tenant AS {tenant type}) AND r.idempote
 	// whose attempts are spent. It writes no indexed column of a record it leases, so that the update stays heap-only.
 	claimSQL = `
 UPDATE {table} SET
-	status = CASE WHEN {live} THEN 'processing' WHEN expires_at <= {now} THEN 'expired' ELSE 'failed' END,
+	status = CASE WHEN {live} THEN 'processing' WHEN {late} THEN 'expired' ELSE 'failed' END,
 	lease_token = CASE WHEN {live} THEN ? END,
 	lease_owner = CASE WHEN {live} THEN ? END,
 	leased_until = CASE WHEN {live} THEN {now+?} END,
-	last_error_category = CASE WHEN {live} OR expires_at <= {now} THEN last_error_category
-		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
-	last_error_code = CASE WHEN {live} OR expires_at <= {now} THEN last_error_code
+	unknown_since = CASE WHEN status = 'processing' THEN coalesce(unknown_since, updated_at) ELSE unknown_since END,
+	last_error_category = CASE WHEN {live} OR {late} THEN last_error_category
+		WHEN status = 'processing' THEN {unanswered} ELSE 'attempts_exhausted' END,
+	last_error_code = CASE WHEN {live} OR {late} THEN last_error_code
 		WHEN status = 'processing' THEN 'lease_expired' ELSE 'attempts_exhausted' END,
 	dead_at = CASE WHEN {live} THEN dead_at ELSE {now} END,
 	attempts = CASE WHEN {live} THEN attempts + 1 ELSE attempts END,
@@ -72,12 +73,16 @@ WHERE id {among
 	ORDER BY due_at, id LIMIT ? ?
 among}
 RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
-	idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}`
+	idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}, unknown_since`
 
-	// dueSQL is what makes a record claimable, and liveSQL whether there is then anything to deliver; policy.Decide is the
-	// same rule in Go.
-	dueSQL  = `sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
-	liveSQL = `(attempts < max_attempts AND (expires_at IS NULL OR expires_at > {now}))`
+	// dueSQL is what makes a record claimable, liveSQL whether there is then anything to deliver, and lateSQL whether its
+	// time has passed; policy.Decide is the same rule in Go. Where a topic is delivered at most once, a record whose
+	// worker never reported back may have been delivered, and is closed whatever else is true of it.
+	dueSQL      = `sent_at IS NULL AND dead_at IS NULL AND due_at <= {now} AND (leased_until IS NULL OR leased_until <= {now})`
+	liveSQL     = `(attempts < max_attempts AND (expires_at IS NULL OR expires_at > {now}))`
+	lateSQL     = `expires_at <= {now}`
+	liveOnceSQL = `(status = 'pending' AND ` + liveSQL + `)`
+	lateOnceSQL = `(status = 'pending' AND ` + lateSQL + `)`
 
 	// waitingSQL finds which topics have something to claim, with a look at the head of the claim index for each: a
 	// scalar subquery, since an EXISTS may be planned as a join that reads the whole backlog. It begins with WITH because
@@ -104,6 +109,7 @@ UPDATE {table} AS r SET
 	last_error_category = coalesce(o.category, r.last_error_category),
 	last_error_code = CASE WHEN o.category IS NULL THEN r.last_error_code ELSE o.code END,
 	external_id = coalesce(o.external, r.external_id),
+	unknown_since = CASE WHEN o.unsure = 1 THEN coalesce(r.unknown_since, r.updated_at) ELSE r.unknown_since END,
 	sent_at = CASE WHEN o.status = 'sent' THEN {now} END,
 	dead_at = CASE WHEN o.status IN ('discarded', 'failed', 'expired') THEN {now} END,
 	updated_at = {now}
@@ -143,8 +149,10 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	names := s.holes()
 	s.insertOneSQL = d.render(strings.Replace(insertSQL, "{messages}", "{message}", 1), names...)
 	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
-	rules := strings.NewReplacer("{live}", liveSQL, "{due}", dueSQL)
+	rules := strings.NewReplacer("{live}", liveSQL, "{late}", lateSQL, "{due}", dueSQL, "{unanswered}", `'lease_expired'`)
+	once := strings.NewReplacer("{live}", liveOnceSQL, "{late}", lateOnceSQL, "{due}", dueSQL, "{unanswered}", `'outcome_unknown'`)
 	s.waitingSQL, s.claimSQL = d.render(rules.Replace(waitingSQL), names...), d.render(rules.Replace(claimSQL), names...)
+	s.claimOnceSQL = d.render(once.Replace(claimSQL), names...)
 	all, free := strings.NewReplacer("{ids}", allIDs), strings.NewReplacer("{ids}", freeIDs)
 	s.recordSQL, s.recordFreeSQL = d.render(all.Replace(recordSQL), names...), d.render(free.Replace(recordSQL), names...)
 	s.deleteSQL, s.deleteFreeSQL = d.render(all.Replace(deleteSQL), names...), d.render(free.Replace(deleteSQL), names...)
@@ -234,6 +242,7 @@ type lease struct {
 	floor time.Time // skip what was due before; zero: from the beginning
 	owner string
 	term  time.Duration
+	once  bool // the topic is delivered at most once
 }
 
 // claim leases up to l.limit due records of a topic under a new token, oldest first, and gives them in that order.
@@ -246,13 +255,17 @@ func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
 	if err != nil {
 		return nil, err
 	}
+	statement := s.claimSQL
+	if l.once {
+		statement = s.claimOnceSQL
+	}
 	var claims []claim
 	err = collect(db, func(rows *sql.Rows) error {
 		c, err := scanClaim(rows)
 		c.token = token
 		claims = append(claims, c)
 		return err
-	}, s.claimSQL, token, l.owner, l.term.Microseconds(), l.topic, s.time(l.floor), l.limit, skipLocked)
+	}, statement, token, l.owner, l.term.Microseconds(), l.topic, s.time(l.floor), l.limit, skipLocked)
 	if err != nil {
 		return nil, err
 	}
@@ -279,6 +292,7 @@ type outcome struct {
 	Token    string  `json:"token"`
 	Status   Status  `json:"status"`
 	Refund   int     `json:"refund"`             // attempts to give back: 1 for a release
+	Unsure   int     `json:"unsure,omitempty"`   // 1: the provider may have accepted it all the same
 	Delay    *int64  `json:"delay,omitempty"`    // microseconds until due again; nil keeps the place in the queue
 	Category *string `json:"category,omitempty"` // nil: no failure
 	Code     string  `json:"code,omitempty"`

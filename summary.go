@@ -16,7 +16,7 @@ type Summary struct {
 	Discarded int // ended by a permanent refusal
 	Expired   int // ended because their time had passed, without a send
 	Lost      int // their lease had passed to another claim, which now decides
-	Released  int // given back unattempted: too little was left of their lease, or the context ended
+	Released  int // given back unattempted: too little was left of their lease, a Limit held them back, or the context ended
 	Errors    int // claims the database refused, and outcomes it did not take before their leases ended
 
 	Warnings  []string // settings that cannot hold, such as a lease too short for the batch

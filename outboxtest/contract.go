@@ -27,6 +27,7 @@ func RunContract(t *testing.T, open func(t *testing.T) *gorm.DB) {
 		{"lease", leaseChecks}, {"lost", lostChecks}, {"claim", claimChecks}, {"run", runChecks}, {"config", configChecks},
 		{"schema", schemaChecks}, {"tenant", tenantChecks}, {"privacy", privacyChecks},
 		{"manage", manageChecks}, {"inspect", inspectChecks}, {"consume", consumeChecks},
+		{"at most once", onceChecks}, {"receipt", receiptChecks}, {"limit", limitChecks},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			for _, c := range part.checks {

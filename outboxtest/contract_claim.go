@@ -12,7 +12,8 @@ import (
 )
 
 var claimChecks = []check{
-	{"agrees with policy.Decide", checkDecide},
+	{"agrees with policy.Decide", func(t *testing.T, db *gorm.DB) { checkDecide(t, db, false) }},
+	{"agrees with policy.Decide at most once", func(t *testing.T, db *gorm.DB) { checkDecide(t, db, true) }},
 }
 
 // offsets are when random records are due or leased until, from the moment of their enqueue. None is so close ahead
@@ -23,7 +24,7 @@ var offsets = []time.Duration{
 
 // checkDecide makes records of every kind, asks policy.Decide about each, lets a processor loose on them, and compares:
 // exactly what Decide would send is sent, exactly what it would discard is closed, and all else is as it was.
-func checkDecide(t *testing.T, db *gorm.DB) {
+func checkDecide(t *testing.T, db *gorm.DB, atMostOnce bool) {
 	install(t, db)
 	const n, seed = 2000, 7
 	random := rand.New(rand.NewSource(seed))
@@ -33,6 +34,7 @@ func checkDecide(t *testing.T, db *gorm.DB) {
 
 	rec := NewRecorder()
 	cfg := configure(rec)
+	cfg.AtMostOnce = map[string]bool{topic: atMostOnce}
 	for round := 0; once(t, db, cfg).Claimed > 0; round++ {
 		require.Less(t, round, n, "it comes to an end")
 	}
@@ -44,11 +46,14 @@ func checkDecide(t *testing.T, db *gorm.DB) {
 	decisions := map[policy.Decision]int{}
 	after := records(t, db)
 	for i, before := range all {
-		decision := policy.Decide(state(before), now)
+		looked := state(before)
+		looked.AtMostOnce = atMostOnce
+		decision := policy.Decide(looked, now)
 		decisions[decision]++
 		requireDecided(t, decision, before, after[i+len(clock)], delivered[before.ID])
 	}
-	for _, d := range []policy.Decision{policy.Send, policy.Reclaim, policy.Discard, policy.Expire, policy.RetryLater, policy.Wait} {
+	require.Equal(t, atMostOnce, decisions[policy.Reclaim] == 0)
+	for _, d := range []policy.Decision{policy.Send, policy.Discard, policy.Expire, policy.RetryLater, policy.Wait} {
 		require.Greater(t, decisions[d], n/50, "the records are of every kind: %v", decisions)
 	}
 }

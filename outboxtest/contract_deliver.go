@@ -124,7 +124,9 @@ func checkDeliveryRepeated(t *testing.T, db *gorm.DB) {
 		if d.Attempt == 1 {
 			first[d.Type] = d
 		}
-		d.Attempt = 1
+		before := d.Attempt > 2
+		require.Equal(t, before, !d.UnknownSince.IsZero(), "unknown from the panic on")
+		d.Attempt, d.UnknownSince = 1, time.Time{}
 		require.Equal(t, first[d.Type], d, "the same but for the attempt")
 	}
 	require.Equal(t, map[string]int{"bare": 4, "keyed": 4}, attempts)

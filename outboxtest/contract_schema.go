@@ -23,7 +23,7 @@ var schemaChecks = []check{
 }
 
 // indexes are the endings of the outbox's indexes.
-var indexes = []string{"_key", "_claim", "_dead"}
+var indexes = []string{"_key", "_claim", "_dead", "_external"}
 
 func requireSchema(t *testing.T, db *gorm.DB, table string) {
 	t.Helper()

@@ -37,6 +37,10 @@ const (
 	CategoryPayload     Category = "payload"     // the payload does not decode
 )
 
+// CategoryOutcomeUnknown is that of a record whose topic is delivered at most once, and which may or may not have been
+// delivered: a person has to look. Its code says what happened to the attempt.
+const CategoryOutcomeUnknown Category = "outcome_unknown"
+
 // Categories of records that are closed without a send; their code repeats the category.
 const (
 	CategoryLeaseExpired      Category = "lease_expired"      // the last allowed attempt never reported back
@@ -87,7 +91,9 @@ type Failure struct {
 	Code           string        // the provider's own code, cut to 64 characters when stored
 	Class          Class         // overrides the class of the category; empty: the category's
 	RetryAfter     time.Duration // the provider asks to wait at least this long; zero or less: it does not say
+	RetryAlone     bool          // the wait is about this message alone, as a limit per recipient is: others need not slow down
 	OutcomeUnknown bool          // the provider may have accepted the message all the same, as after a timeout
+	Unattempted    bool          // the provider was not asked at all: the attempt is not counted
 	Err            error         // the cause, for logs of the app's own; never stored, never logged by the outbox
 }
 

@@ -80,10 +80,41 @@ func TestSettle(t *testing.T) {
 		{"asked to wait for ever", policy.Failure{RetryAfter: math.MaxInt64}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: 365 * 24 * time.Hour, Category: "unknown"}},
 		{"asked to wait backwards", policy.Failure{RetryAfter: -time.Hour}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "unknown"}},
 		{"conflict waits a minute the first time", policy.Failure{Category: "idempotency_conflict"}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Minute, Category: "idempotency_conflict"}},
+		{"may have arrived", policy.Failure{Category: "network", OutcomeUnknown: true}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "network", Unknown: true}},
+		{"not attempted, at the last attempt", policy.Failure{Category: "rate_limited", RetryAfter: time.Minute, Unattempted: true, OutcomeUnknown: true}, 3, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Minute, Category: "rate_limited", Unattempted: true}},
+		{"not attempted, and no wait asked for", policy.Failure{Unattempted: true, RetryAfter: -1}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "unknown", Unattempted: true}},
+		{"not attempted, for ever", policy.Failure{Unattempted: true, Class: policy.Permanent}, 1, 3, policy.Outcome{Status: policy.StatusDiscarded, Category: "unknown"}},
 		{"hostile code", policy.Failure{Category: "bad\x00", Code: "a\x00b\xff" + strings.Repeat("é", 1e6)}, 1, 3, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "bad?", Code: "a?b?" + strings.Repeat("é", 60)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, policy.Settle(tt.err, tt.attempt, tt.max, b, 0.5)) })
+	}
+}
+
+func TestSettleAtMostOnce(t *testing.T) {
+	b := policy.Backoff{Base: time.Second, Max: time.Minute}
+	unknown := func(code string) policy.Outcome {
+		return policy.Outcome{Status: policy.StatusFailed, Category: policy.CategoryOutcomeUnknown, Code: code, Unknown: true}
+	}
+	tests := []struct {
+		name    string
+		err     error
+		attempt int
+		want    policy.Outcome
+	}{
+		{"accepted", nil, 1, policy.Outcome{Status: policy.StatusSent}},
+		{"refused for now", policy.Failure{Category: "rate_limited", Code: "429"}, 1, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "rate_limited", Code: "429"}},
+		{"refused for now, for the last time", policy.Failure{Category: "rate_limited"}, 3, policy.Outcome{Status: policy.StatusFailed, Category: "rate_limited"}},
+		{"refused for good", policy.Failure{Category: "number", OutcomeUnknown: true}, 1, policy.Outcome{Status: policy.StatusDiscarded, Category: "number", Unknown: true}},
+		{"timed out", policy.Failure{Category: "timeout", Code: "deadline", OutcomeUnknown: true}, 1, unknown("deadline")},
+		{"timed out at the last attempt", policy.Failure{Category: "timeout", OutcomeUnknown: true}, 3, unknown("timeout")},
+		{"an error that does not say", errors.New("x"), 1, unknown("unknown")},
+		{"not attempted", policy.Failure{Unattempted: true}, 1, policy.Outcome{Status: policy.StatusPending, Delay: time.Second, Category: "unknown", Unattempted: true}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			require.Equal(t, tt.want, policy.SettleAtMostOnce(tt.err, tt.attempt, 3, b, 0.5))
+		})
 	}
 }
 

@@ -31,6 +31,7 @@ type State struct {
 	DueAt       time.Time // when it may be tried next; a lease never moves it
 	LeasedUntil time.Time // when the current lease ends; zero: none
 	ExpiresAt   time.Time // from when on it must not be sent; zero: never
+	AtMostOnce  bool      // its topic is better lost than doubled
 }
 
 // Decision says what a worker that looks at a record should do with it.
@@ -40,7 +41,7 @@ type Decision string
 const (
 	Send       Decision = "send"        // claim it and deliver it
 	Reclaim    Decision = "reclaim"     // as Send, but its last worker let the lease run out
-	Discard    Decision = "discard"     // close it without a send: its attempts are spent
+	Discard    Decision = "discard"     // close it without a send: its attempts are spent, or one more might double it
 	Expire     Decision = "expire"      // close it without a send: its time has passed
 	RetryLater Decision = "retry_later" // it failed before and its next attempt is not due yet
 	Wait       Decision = "wait"        // nothing to do: terminal, scheduled for later, or leased
@@ -58,6 +59,8 @@ func Decide(m State, now time.Time) Decision {
 		return RetryLater
 	case m.DueAt.After(now):
 		return Wait
+	case m.Status == StatusProcessing && m.AtMostOnce: // its last worker may have sent it
+		return Discard
 	case !m.ExpiresAt.IsZero() && !m.ExpiresAt.After(now):
 		return Expire
 	case m.Attempts >= m.MaxAttempts:

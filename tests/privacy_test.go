@@ -266,13 +266,13 @@ func TestC39_NothingPrivateWhenRecordingFailsInSQL(t *testing.T) {
 	eachPrivateWorld(t, func(t *testing.T, w privateWorld) {
 		enqueue(t, w.db, private("sent"))
 		p := w.processor(t, func(_ context.Context, d outbox.Delivery) (string, error) {
-			mustExecQuietly(t, w.db, "ALTER TABLE outbox DROP COLUMN external_id")
+			mustExecQuietly(t, w.db, "ALTER TABLE outbox DROP COLUMN last_error_code")
 			return "ext", errors.New("no " + d.Recipient)
 		})
 		round := make(chan outbox.Summary, 1)
 		go func() { round <- p.ProcessOnce(context.Background()) }()
 		require.Eventually(t, func() bool { return strings.Contains(w.logs.String(), "recording failed") }, patience, glance)
-		mustExecQuietly(t, w.db, "ALTER TABLE outbox ADD COLUMN external_id text")
+		mustExecQuietly(t, w.db, "ALTER TABLE outbox ADD COLUMN last_error_code text")
 		summary := <-round
 		require.Equal(t, 1, summary.Retried)
 		require.NotEmpty(t, summary.LastError)

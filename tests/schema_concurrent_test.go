@@ -121,5 +121,5 @@ func (m migrators) raceOnSQLite(t *testing.T, how, dsn string) {
 	require.NoError(t, db.Use(outbox.Plugin{SkipMigrate: true}))
 	enqueue(t, db, mail("x"))
 	require.Equal(t, 1, drain(t, db, &mailbox{}).Sent)
-	require.Equal(t, 3, scalar[int](t, db, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
+	require.Equal(t, 4, scalar[int](t, db, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
 }

@@ -247,10 +247,10 @@ func TestSchema_MigrateKeepsWhatTheOperatorDid(t *testing.T) {
 // TestSchema_MigrateRepairsAnOlderTable: what is missing is added, with rows in the table.
 func TestSchema_MigrateRepairsAnOlderTable(t *testing.T) {
 	damages := map[string][]string{
-		"a nullable column":        {"ALTER TABLE outbox DROP COLUMN external_id"},
-		"several":                  {"ALTER TABLE outbox DROP COLUMN external_id", "ALTER TABLE outbox DROP COLUMN headers"},
+		"a nullable column":        {"ALTER TABLE outbox DROP COLUMN lease_owner"},
+		"several":                  {"ALTER TABLE outbox DROP COLUMN lease_owner", "ALTER TABLE outbox DROP COLUMN headers"},
 		"an index":                 {"DROP INDEX outbox_claim"},
-		"all indexes":              {"DROP INDEX outbox_claim", "DROP INDEX outbox_dead", "DROP INDEX outbox_key"},
+		"all indexes":              {"DROP INDEX outbox_claim", "DROP INDEX outbox_dead", "DROP INDEX outbox_external", "DROP INDEX outbox_key"},
 		"a column of an index":     {"DROP INDEX outbox_claim", "ALTER TABLE outbox DROP COLUMN sent_at"},
 		"the table of consumed id": {"DROP TABLE outbox_processed"},
 	}
