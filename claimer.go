@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -13,10 +14,10 @@ const fullScan = 2 * time.Second
 // lease lasts.
 func (t *terms) patience() time.Duration { return min(t.Lease/3, 15*time.Second) }
 
-// claimer takes leases, sharing each round between the topics.
+// claimer takes leases, sharing each round between the topics. A line may have several at work.
 type claimer struct {
 	*line
-	floors map[string]floor
+	floors *floors
 	failed bool // the last round met a database error
 }
 
@@ -30,12 +31,87 @@ type floor struct {
 	scanned time.Time // when that was done last
 }
 
-func newClaimer(l *line) *claimer { return &claimer{line: l, floors: map[string]floor{}} }
+// floors are those of the topics, shared by the claimers of a line.
+type floors struct {
+	mu      sync.Mutex
+	byTopic map[string]floor
+}
+
+// of gives where a claim of the topic that is asked for now should begin.
+func (f *floors) of(topic string, asked time.Time) time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if known := f.byTopic[topic]; asked.Sub(known.scanned) < fullScan {
+		return known.due
+	}
+	return time.Time{}
+}
+
+// reached notes how far a claim has come: the due time of its last record if it came back full, else zero. What
+// another claim has reached meanwhile counts, if it is further on.
+func (f *floors) reached(topic string, from, asked, due time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	known := f.byTopic[topic]
+	if from.IsZero() {
+		known.scanned = asked
+	}
+	if due.IsZero() || due.After(known.due) {
+		known.due = due
+	}
+	f.byTopic[topic] = known
+}
+
+func newClaimer(l *line) *claimer {
+	return &claimer{line: l, floors: &floors{byTopic: map[string]floor{}}}
+}
+
+// claimBeside has other claimers at work where the line has room for more than one claim: a claim is mostly waiting
+// for the disk. They begin when told that there is more, and rest when it comes to its end. The function it gives
+// waits for their end, which is that of ctx.
+func (c *claimer) claimBeside(ctx context.Context, more <-chan struct{}) (wait func()) {
+	var others sync.WaitGroup
+	for range c.store.claimers - 1 {
+		other := &claimer{line: c.line, floors: c.floors}
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			for {
+				select {
+				case <-more:
+					other.claimOn(ctx)
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+	return others.Wait
+}
+
+// claimOn claims whole batches for as long as there are any and the line has room for them.
+func (c *claimer) claimOn(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil && !c.failed; {
+		booked := c.book(c.most())
+		if booked == 0 {
+			return
+		}
+		more = c.bring(ctx, booked)
+	}
+}
+
+// bring claims into the room that was booked for it.
+func (c *claimer) bring(ctx context.Context, booked int) (more bool) {
+	claims, more := c.round(ctx, booked)
+	c.feed(claims)
+	c.booked.Add(-int64(booked))
+	return more
+}
 
 // round claims up to limit records: first an equal share for each topic, so that no backlog keeps another topic's
 // messages waiting, then what is left for those that have more. It reports whether there may be more still. What was
 // claimed is not kept waiting while a topic has nothing but a pile of records to close.
-func (c *claimer) round(ctx context.Context, limit int) (claims []claim, more bool) {
+func (c *claimer) round(ctx context.Context, limit int) (claims []*claim, more bool) {
 	c.failed = false
 	hungry := c.hungry(ctx)
 	for before := -1; len(hungry) > 0 && !c.failed && ctx.Err() == nil; {
@@ -66,8 +142,10 @@ func (c *claimer) hungry(ctx context.Context) []string {
 	turn := int(c.turn.Add(1) % uint64(len(c.topics)))
 	topics := append(append([]string(nil), c.topics[turn:]...), c.topics[:turn]...)
 	var quiet []string
+	left := map[string]bool{}
+	now := time.Now()
 	for _, topic := range topics {
-		if c.floors[topic].due.IsZero() {
+		if left[topic] = !c.floors.of(topic, now).IsZero(); !left[topic] {
 			quiet = append(quiet, topic)
 		}
 	}
@@ -81,13 +159,13 @@ func (c *claimer) hungry(ctx context.Context) []string {
 		c.fail(err, "")
 		return nil
 	}
-	return slices.DeleteFunc(topics, func(topic string) bool { return c.floors[topic].due.IsZero() && !waiting[topic] })
+	return slices.DeleteFunc(topics, func(topic string) bool { return !left[topic] && !waiting[topic] })
 }
 
 // statementContext lets a statement run to its end even if ctx ends meanwhile: a claim given up half-way might have
 // taken leases that nobody knows of.
 func (c *claimer) statementContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), c.terms.patience())
+	return context.WithTimeout(context.WithoutCancel(ctx), c.terms.Load().patience())
 }
 
 func (c *claimer) fail(err error, topic string) {
@@ -98,7 +176,7 @@ func (c *claimer) fail(err error, topic string) {
 
 // topic claims up to limit records of one topic that can be delivered, and reports whether there may be more. Those
 // whose time has passed or whose attempts are spent are closed on the way.
-func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []claim, more bool) {
+func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []*claim, more bool) {
 	found, more := c.claim(ctx, topic, limit)
 	for _, f := range found {
 		if f.closed != "" {
@@ -112,36 +190,31 @@ func (c *claimer) topic(ctx context.Context, topic string, limit int) (claims []
 }
 
 // claim is one claim statement. There may be more if it came back full, or did not look from the beginning.
-func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []claim, more bool) {
-	asked := time.Now()
-	f := c.floors[topic]
-	if asked.Sub(f.scanned) >= fullScan {
-		f = floor{}
-	}
+func (c *claimer) claim(ctx context.Context, topic string, limit int) (found []*claim, more bool) {
+	asked, terms := time.Now(), c.terms.Load()
+	from := c.floors.of(topic, asked)
 	ctx, cancel := c.statementContext(ctx)
 	defer cancel()
 	found, err := c.store.claim(session(ctx, c.db), lease{
-		topic: topic, limit: limit, floor: f.due, owner: c.cfg.Owner, term: c.terms.Lease, once: c.cfg.AtMostOnce[topic],
+		topic: topic, limit: limit, floor: from, owner: c.cfg.Owner, term: terms.Lease, once: c.cfg.AtMostOnce[topic],
 	})
 	if err != nil {
 		c.fail(err, topic)
 		return nil, false
 	}
-	for i := range found {
-		found[i].asked, found[i].terms = asked, c.terms
+	for _, f := range found {
+		f.asked, f.terms = asked, terms
 	}
-	floored, full := !f.due.IsZero(), len(found) == limit
-	if !floored {
-		f.scanned = asked
+	var due time.Time
+	full := len(found) == limit
+	if full {
+		due = found[limit-1].due
 	}
-	if f.due = (time.Time{}); full {
-		f.due = found[limit-1].due
-	}
-	c.floors[topic] = f
-	return found, full || floored
+	c.floors.reached(topic, from, asked, due)
+	return found, full || !from.IsZero()
 }
 
-func (c *claimer) logClosed(f claim) {
+func (c *claimer) logClosed(f *claim) {
 	why := "its attempts are spent"
 	switch {
 	case f.closed == StatusExpired:

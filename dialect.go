@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"database/sql"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -19,11 +20,12 @@ type dialect struct {
 	// A statement about many rows gets them as one JSON parameter, which every driver and protocol can carry and no
 	// limit on the number of parameters can break. These read it as a table.
 	message  string // what Enqueue inserts; alone it comes as parameters, which spares both sides the JSON
-	messages string // what EnqueueAll inserts
+	messages string // what EnqueueAll inserts, from the parameters that many makes
 	keys     string // the idempotency keys it looks up
 	outcomes string // what the recorder writes
 	texts    string // a list of texts
 
+	many   func([]row) ([]any, error) // the parameters of messages
 	types  map[string]string          // column types that are not called as in Record's tags
 	time   func(time.Time) any        // an instant as a parameter that compares with the stored ones
 	ddl    func(table string) []patch // what AutoMigrate cannot say of the table as a whole
@@ -32,6 +34,8 @@ type dialect struct {
 	size   string                     // storage options behind CREATE TABLE
 	notify string                     // announces on a channel that messages have come; empty: the engine cannot
 	names  bool                       // whether table names may carry a schema
+
+	claimers int // how many claims at a time are faster than one
 }
 
 // patch is a change of the schema with the question whether it is due.
@@ -65,9 +69,11 @@ var postgres = dialect{
 		CAST(? AS text) AS recipient, CAST(? AS jsonb) AS payload, CAST(? AS jsonb) AS headers,
 		CAST(? AS uuid) AS message_id, CAST(? AS text) AS key, CAST(? AS integer) AS max_attempts,
 		CAST(? AS timestamptz) AS due_at, CAST(? AS bigint) AS delay, CAST(? AS timestamptz) AS expires_at) AS m`,
-	messages: `json_to_recordset(CAST(? AS json)) AS m(n integer, tenant text, topic text, type text, recipient text,
-		payload jsonb, headers jsonb, message_id uuid, key text, max_attempts integer, due_at timestamptz, delay bigint,
-		expires_at timestamptz)`,
+	messages: `unnest(CAST(? AS integer[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]),
+		CAST(? AS jsonb[]), CAST(? AS jsonb[]), CAST(? AS uuid[]), CAST(? AS text[]), CAST(? AS integer[]),
+		CAST(? AS timestamptz[]), CAST(? AS bigint[]), CAST(? AS timestamptz[]))
+		AS m(n, tenant, topic, type, recipient, payload, headers, message_id, key, max_attempts, due_at, delay, expires_at)`,
+	many: messageArrays,
 	keys: `json_to_recordset(CAST(? AS json)) AS m(n integer, tenant text, key text)`,
 	outcomes: `json_to_recordset(CAST(? AS json)) AS o(record_id bigint, token text, status text, refund integer,
 		unsure integer, delay bigint, category text, code text, external text)`,
@@ -80,10 +86,11 @@ var postgres = dialect{
 			apply: `ALTER TABLE ` + table + ` SET (` + queueOptions + `)`,
 		}}
 	},
-	level: sql.LevelReadCommitted,
-	lock:  []string{fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", migrationLock)},
-	size:  " WITH (" + queueOptions + ")",
-	names: true,
+	level:    sql.LevelReadCommitted,
+	lock:     []string{fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)", migrationLock)},
+	size:     " WITH (" + queueOptions + ")",
+	names:    true,
+	claimers: 4, // three claims wait for the disk while one is at work
 	// An announcement is not worth the wait for a flush to disk.
 	notify: `WITH quick AS (SELECT set_config('synchronous_commit', 'off', true)) SELECT pg_notify(?, '') FROM quick`,
 }
@@ -107,6 +114,7 @@ var sqlite = dialect{
 		value ->> 'max_attempts' AS max_attempts, value ->> 'due_at' AS due_at, value ->> 'delay' AS delay,
 		value ->> 'expires_at' AS expires_at
 		FROM json_each(?)) AS m`,
+	many: asJSON[[]row],
 	keys: `(SELECT value ->> 'n' AS n, value ->> 'tenant' AS tenant, value ->> 'key' AS key FROM json_each(?)) AS m`,
 	outcomes: `(SELECT value ->> 'record_id' AS record_id, value ->> 'token' AS token, value ->> 'status' AS status,
 		value ->> 'refund' AS refund, value ->> 'unsure' AS unsure, value ->> 'delay' AS delay, value ->> 'category' AS category,
@@ -115,11 +123,18 @@ var sqlite = dialect{
 	types: map[string]string{
 		"identity": "integer PRIMARY KEY AUTOINCREMENT", "uuid": "text", "jsonb": "text", "timestamptz": "datetime",
 	},
-	time: func(t time.Time) any { return t.UTC().Format(sqliteTime) },
-	ddl:  func(string) []patch { return nil },
+	time:     func(t time.Time) any { return t.UTC().Format(sqliteTime) },
+	ddl:      func(string) []patch { return nil },
+	claimers: 1, // there is one writer at a time
 	// A transaction that reads before it writes is refused, not queued, when another has written in between. Writing
 	// first makes it wait its turn.
 	lock: []string{"CREATE TABLE outbox_migration (x)", "DROP TABLE outbox_migration"},
+}
+
+// asJSON is one JSON parameter.
+func asJSON[T any](v T) ([]any, error) {
+	param, err := json.Marshal(v)
+	return []any{string(param)}, err
 }
 
 // engine finds the dialect of a plugin's outbox.

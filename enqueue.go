@@ -200,12 +200,16 @@ func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, e
 
 // insertion is the statement that inserts rows, with its parameters.
 func (s *store) insertion(rows []row) (statement string, args []any, err error) {
+	many, one := s.insertSQL, s.insertOneSQL
+	if slices.ContainsFunc(rows, func(r row) bool { return r.Key != "" }) {
+		many, one = s.insertKeysSQL, s.insertOneKeySQL
+	}
 	if len(rows) > 1 {
-		param, err := json.Marshal(rows)
-		return s.insertSQL, []any{string(param)}, err
+		args, err = s.many(rows)
+		return many, args, err
 	}
 	r := rows[0]
-	return s.insertOneSQL, []any{
+	return one, []any{
 		r.N, r.Tenant, r.Topic, r.Type, r.Recipient, string(r.Payload), null(string(r.Headers)), r.MessageID, null(r.Key),
 		r.MaxAttempts, r.DueAt, r.Delay, r.ExpiresAt,
 	}, nil

@@ -207,13 +207,14 @@ func TestOutageWaitGrowsToThePollInterval(t *testing.T) {
 }
 
 func TestAheadFollowsThePace(t *testing.T) {
-	l := &line{terms: ProcessorConfig{BatchSize: 100}.withDefaults().terms(), size: 20}
+	l := &line{size: 20}
+	l.terms.Store(ProcessorConfig{BatchSize: 100}.withDefaults().terms())
 	for average, want := range map[time.Duration]int{
 		unknownDuration:        0,   // nothing is known yet: fill the slots and no more
 		time.Minute:            0,   // what waits here could be begun elsewhere
 		time.Second:            20,  // one more each
-		100 * time.Millisecond: 100, // 200 would fit, a batch is the most
-		time.Nanosecond:        100,
+		100 * time.Millisecond: 200, // ten more each
+		time.Nanosecond:        400, // four batches are the most
 	} {
 		l.average.Store(int64(average))
 		require.Equal(t, want, l.ahead(), average)

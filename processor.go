@@ -197,22 +197,33 @@ func (p *Processor) Run(ctx context.Context) error {
 	line := p.startLine(ctx, p.cfg.Concurrency)
 	defer line.finish()
 	claimer := newClaimer(line)
+	plenty := make(chan struct{}, 1)
+	defer claimer.claimBeside(ctx, plenty)()
 	failures, wait := 0, p.cfg.PollInterval
-	for line.waitForRoom(ctx) {
-		line.terms = p.agree(ctx, line.terms)
-		claims, more := claimer.round(ctx, line.room())
-		line.feed(claims)
+	for booked := line.waitForRoom(ctx); booked > 0; booked = line.waitForRoom(ctx) {
+		line.terms.Store(p.agree(ctx, line.terms.Load()))
+		more := claimer.bring(ctx, booked)
 		switch {
 		case claimer.failed:
 			failures++
 			pause(ctx, p.outageWait(failures))
 			continue
-		case !more:
+		case more:
+			tell(plenty)
+		default:
 			wait = p.rest(ctx, wait)
 		}
 		failures = 0
 	}
 	return nil
+}
+
+// tell leaves a signal, unless one is there already.
+func tell(signal chan<- struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default:
+	}
 }
 
 // wakeable lets Run be woken, by this process and through the Listener, until the function it gives is called.

@@ -3,31 +3,97 @@ package outbox
 import (
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
-// scanClaim reads a row of claimSQL.
-func scanClaim(rows *sql.Rows) (c claim, err error) {
-	var (
-		status           Status
-		key              sql.NullString
-		payload, headers []byte
-		due, created     instant
-		unknown          instant
-	)
-	err = rows.Scan(&c.ID, &status, &c.TenantID, &c.Topic, &c.Type, &c.Recipient, &payload, &headers, &c.MessageID,
-		&key, &c.Attempt, &c.MaxAttempts, &due, &created, &c.life, &unknown)
-	if err != nil {
-		return c, err
+// claimRow takes a row of claimSQL as the driver gives it: database/sql would go through reflection for each column.
+type claimRow struct {
+	values [15]any
+	into   [15]any // pointers to them
+}
+
+func (r *claimRow) scan(rows *sql.Rows) (*claim, error) {
+	if r.into[0] == nil {
+		for i := range r.values {
+			r.into[i] = &r.values[i]
+		}
 	}
-	c.Headers = decodeHeaders(headers)
-	c.Payload, c.due, c.EnqueuedAt, c.UnknownSince = payload, due.Time, created.Time, unknown.Time
-	c.ProviderKey = providerKey(c.TenantID, key.String, c.MessageID)
-	if status != StatusProcessing {
-		c.closed = status
+	if err := rows.Scan(r.into[:]...); err != nil {
+		return &claim{}, err
 	}
-	return c, nil
+	return r.claim()
+}
+
+// claim reads the columns in their order.
+func (r *claimRow) claim() (_ *claim, wrong error) {
+	var err error
+	next := 0
+	column := func() any { next++; return r.values[next-1] }
+	text := func() string { return textOf(column()) }
+	number := func() int64 {
+		n, err := numberOf(column())
+		wrong = errors.Join(wrong, err)
+		return n
+	}
+	at := func() time.Time {
+		var t instant
+		wrong = errors.Join(wrong, t.Scan(column()))
+		return t.Time
+	}
+	c := &claim{}
+	c.ID, c.closed, c.TenantID, c.Type, c.Recipient = number(), Status(text()), text(), text(), text()
+	c.Payload, c.Headers, c.MessageID = bytesOf(column()), decodeHeaders(bytesOf(column())), text()
+	c.ProviderKey = providerKey(c.TenantID, text(), c.MessageID)
+	c.Attempt, c.MaxAttempts = int(number()), int(number())
+	c.due, c.EnqueuedAt = at(), at()
+	if life := column(); life != nil {
+		c.life.Valid = true
+		c.life.Int64, err = numberOf(life)
+		wrong = errors.Join(wrong, err)
+	}
+	c.UnknownSince = at()
+	return c, wrong
+}
+
+// The values that drivers give: a text may come as bytes, and a number from an expression as a text.
+func textOf(v any) string {
+	switch v := v.(type) {
+	case string:
+		return v
+	case []byte:
+		return string(v)
+	default:
+		return ""
+	}
+}
+
+func bytesOf(v any) []byte {
+	switch v := v.(type) {
+	case string:
+		return []byte(v)
+	case []byte:
+		return v
+	default:
+		return nil
+	}
+}
+
+func numberOf(v any) (int64, error) {
+	switch v := v.(type) {
+	case int64:
+		return v, nil
+	case float64:
+		return int64(v), nil
+	default:
+		n, err := strconv.ParseInt(textOf(v), 10, 64)
+		if err != nil {
+			err = fmt.Errorf("a number came as %T", v)
+		}
+		return n, err
+	}
 }
 
 // decodeHeaders is lenient: a row written by hand with headers of another shape must not stop the claim of a batch. A

@@ -22,10 +22,12 @@ type store struct {
 	dialect
 	bell bell
 
-	insertOneSQL, insertSQL, existingSQL string
-	waitingSQL, claimSQL, claimOnceSQL   string
-	recordSQL, deleteSQL, stateSQL       string
-	recordFreeSQL, deleteFreeSQL         string
+	insertOneSQL, insertOneKeySQL      string
+	insertSQL, insertKeysSQL           string
+	existingSQL                        string
+	waitingSQL, claimSQL, claimOnceSQL string
+	recordSQL, deleteSQL, stateSQL     string
+	recordFreeSQL, deleteFreeSQL       string
 }
 
 // Initialize lets GORM keep the store among the plugins; it has nothing to do.
@@ -33,7 +35,8 @@ func (s *store) Initialize(*gorm.DB) error { return nil }
 
 // Every statement stands here whole; its holes are the table, the tenant column and the engine's words (dialect.go).
 const (
-	// insertSQL adds messages. One whose key is taken adds nothing and gives no row back.
+	// insertSQL adds messages. One whose key is taken adds nothing and gives no row back. Where there is no key, nothing
+	// is said of conflicts: a look for one costs a quarter of the insert.
 	insertSQL = `
 INSERT INTO {table} ({tenant}, topic, type, recipient, payload, headers, message_id, idempotency_key, status, attempts,
 	max_attempts, due_at, expires_at, created_at, updated_at)
@@ -41,9 +44,11 @@ SELECT CAST(m.tenant AS {tenant type}), m.topic, m.type, m.recipient, coalesce(m
 	m.key, 'pending', 0, m.max_attempts, coalesce(m.due_at, {now+m.delay}), m.expires_at, {now}, {now}
 FROM {messages}
 WHERE true
-ORDER BY m.n
-ON CONFLICT ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
+ORDER BY m.n{on conflict}
 RETURNING id, CAST(message_id AS text)`
+
+	unlessTaken = `
+ON CONFLICT ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING`
 
 	// existingSQL finds the records that hold the keys. It is a statement of its own because the one that met the
 	// conflict may not see the row that caused it.
@@ -72,8 +77,8 @@ WHERE id {among
 	SELECT id FROM {table} WHERE topic = ? AND {due} AND due_at >= ?
 	ORDER BY due_at, id LIMIT ? ?
 among}
-RETURNING id, status, CAST({tenant} AS text), topic, type, recipient, payload, headers, CAST(message_id AS text),
-	idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}, unknown_since`
+RETURNING id, CASE WHEN status <> 'processing' THEN status END, CAST({tenant} AS text), type, recipient, payload, headers,
+	CAST(message_id AS text), idempotency_key, attempts, max_attempts, due_at, created_at, {until expires_at}, unknown_since`
 
 	// dueSQL is what makes a record claimable, liveSQL whether there is then anything to deliver, and lateSQL whether its
 	// time has passed; policy.Decide is the same rule in Go. Where a topic is delivered at most once, a record whose
@@ -147,8 +152,9 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	}
 	s := &store{Plugin: p, dialect: d}
 	names := s.holes()
-	s.insertOneSQL = d.render(strings.Replace(insertSQL, "{messages}", "{message}", 1), names...)
-	s.insertSQL, s.existingSQL = d.render(insertSQL, names...), d.render(existingSQL, names...)
+	s.insertSQL, s.insertOneSQL = s.insertSQLs("", names)
+	s.insertKeysSQL, s.insertOneKeySQL = s.insertSQLs(unlessTaken, names)
+	s.existingSQL = d.render(existingSQL, names...)
 	rules := strings.NewReplacer("{live}", liveSQL, "{late}", lateSQL, "{due}", dueSQL, "{unanswered}", `'lease_expired'`)
 	once := strings.NewReplacer("{live}", liveOnceSQL, "{late}", lateOnceSQL, "{due}", dueSQL, "{unanswered}", `'outcome_unknown'`)
 	s.waitingSQL, s.claimSQL = d.render(rules.Replace(waitingSQL), names...), d.render(rules.Replace(claimSQL), names...)
@@ -158,6 +164,12 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	s.deleteSQL, s.deleteFreeSQL = d.render(all.Replace(deleteSQL), names...), d.render(free.Replace(deleteSQL), names...)
 	s.stateSQL = d.render(stateSQL, names...)
 	return s, nil
+}
+
+// insertSQLs gives insertSQL for many messages and for one.
+func (s *store) insertSQLs(onConflict string, names []string) (many, one string) {
+	statement := strings.Replace(insertSQL, "{on conflict}", onConflict, 1)
+	return s.render(statement, names...), s.render(strings.Replace(statement, "{messages}", "{message}", 1), names...)
 }
 
 // holes are the names that a statement leaves open.
@@ -246,7 +258,7 @@ type lease struct {
 }
 
 // claim leases up to l.limit due records of a topic under a new token, oldest first, and gives them in that order.
-func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
+func (s *store) claim(db *gorm.DB, l lease) ([]*claim, error) {
 	skipLocked := clause.Clause{
 		Name: "FOR", Expression: clause.Locking{Strength: "UPDATE", Options: "SKIP LOCKED"},
 		Builder: db.ClauseBuilders["FOR"], // an engine without row locks leaves it out
@@ -259,10 +271,11 @@ func (s *store) claim(db *gorm.DB, l lease) ([]claim, error) {
 	if l.once {
 		statement = s.claimOnceSQL
 	}
-	var claims []claim
+	claims := make([]*claim, 0, l.limit)
+	var row claimRow
 	err = collect(db, func(rows *sql.Rows) error {
-		c, err := scanClaim(rows)
-		c.token = token
+		c, err := row.scan(rows)
+		c.token, c.Topic = token, l.topic
 		claims = append(claims, c)
 		return err
 	}, statement, token, l.owner, l.term.Microseconds(), l.topic, s.time(l.floor), l.limit, skipLocked)
@@ -298,7 +311,7 @@ type outcome struct {
 	Code     string  `json:"code,omitempty"`
 	External *string `json:"external,omitempty"`
 
-	claim claim
+	claim *claim
 	held  bool // it has been refused before
 }
 

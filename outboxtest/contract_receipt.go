@@ -36,8 +36,8 @@ func checkReceipt(t *testing.T, db *gorm.DB) {
 	rec.For(OfType("one"), Accept("provider-1"))
 	rec.For(OfType("other"), Accept("provider-2"))
 	once(t, db, configure(rec))
-	reference := rec.Deliveries()[0].Reference()
-	other := records(t, db)[1]
+	one, other := records(t, db)[0], records(t, db)[1]
+	reference := outbox.Delivery{ID: one.ID, MessageID: one.MessageID}.Reference()
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, step := range []struct {
 		receipt outbox.ProviderReceipt

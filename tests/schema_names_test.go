@@ -147,7 +147,7 @@ func TestC30_OutboxesInOneDatabaseKeepApart(t *testing.T) {
 		case "app.outbox":
 			schema, table = "app", "outbox"
 		}
-		require.EqualValues(t, 4, scalar[int](t, db, `SELECT count(*) FROM pg_index WHERE indrelid = format('%I.%I', ?::text, ?::text)::regclass`,
+		require.EqualValues(t, 5, scalar[int](t, db, `SELECT count(*) FROM pg_index WHERE indrelid = format('%I.%I', ?::text, ?::text)::regclass`,
 			schema, table), "indexes of %s", p.Table)
 	}
 	forbidDDL(t, db)
@@ -170,5 +170,5 @@ func TestC30_OutboxesInOneSQLiteFileKeepApart(t *testing.T) {
 	for _, p := range outboxes {
 		afterLife(t, db, p)
 	}
-	require.EqualValues(t, 9, scalar[int](t, db, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
+	require.EqualValues(t, 12, scalar[int](t, db, "SELECT count(*) FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"))
 }

@@ -109,6 +109,7 @@ func (c *call) watch(doing func() string) (end func()) {
 // tally is how many records a command has dealt with.
 type tally struct {
 	done   string // what was done to them, the name in JSON too: "purged"
+	of     string // what they are; empty: records
 	count  int64
 	dryRun bool
 	err    error // what kept it from going on
@@ -129,9 +130,12 @@ func (c *call) report(t tally) error {
 }
 
 func (t tally) sentence(complete bool) string {
-	records := "records"
-	if t.count == 1 {
+	records := t.of
+	if records == "" {
 		records = "record"
+	}
+	if t.count != 1 {
+		records += "s"
 	}
 	switch {
 	case t.dryRun && complete:

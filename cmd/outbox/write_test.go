@@ -12,6 +12,7 @@ import (
 
 	"github.com/gorm-outbox/outbox"
 	"github.com/stretchr/testify/require"
+	"gorm.io/gorm"
 )
 
 func TestRedrive(t *testing.T) {
@@ -99,6 +100,19 @@ func TestPurgeCountsPages(t *testing.T) {
 		r.change(sent(), r.enqueue(mails(2*maxPage+1)...)...)
 		require.Equal(r, "2001 records would be purged; nothing was changed\n", r.ok("purge", "--older-than", "7d", "--dry-run"))
 		require.Equal(r, "2001 records purged\n", r.ok("purge", "--older-than", "7d"))
+	})
+}
+
+func TestPurgeConsumed(t *testing.T) {
+	each(t, func(r *rig) {
+		require.NoError(r, r.db.Transaction(func(tx *gorm.DB) error {
+			_, err := r.plugin.ConsumeOnce(tx, "credits", "m1", func(*gorm.DB) error { return nil })
+			return err
+		}))
+		require.Equal(r, "0 markers purged\n", r.ok("purge", "--consumed", "--older-than", "1d"))
+		require.NoError(r, r.db.Table(r.plugin.Table+"_processed").Where("consumer = ?", "credits").Updates(values{"processed_at": longAgo}).Error)
+		require.Equal(r, "1 marker purged\n", r.ok("purge", "--consumed", "--older-than", "1d"))
+		require.Equal(r, "0 markers purged\n", r.ok("purge", "--consumed", "--older-than", "1d"))
 	})
 }
 
