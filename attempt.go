@@ -99,7 +99,8 @@ func (l *line) conclude(c *claim, r result, took time.Duration) {
 func (r result) outcome(c *claim) outcome {
 	o := outcome{claim: c, ID: c.ID, Token: c.token, Status: r.Status}
 	if r.Status == StatusSent {
-		if id := policy.Clean(r.externalID, maxExternalID); id != "" {
+		if r.externalID != "" {
+			id := policy.Clean(r.externalID, maxExternalID)
 			o.External = &id
 		}
 		return o
@@ -194,16 +195,21 @@ func (l *line) observe(c *claim, r result, took time.Duration) {
 			ExternalID: r.externalID, Err: r.err, Duration: took,
 		})
 	}
-	level, text := slog.LevelError, "outbox: message "+string(r.Status)
+	level := slog.LevelError
 	switch r.Status {
 	case StatusSent:
 		level = slog.LevelDebug
 	case StatusPending:
-		level, text = slog.LevelWarn, "outbox: delivery failed, will be retried"
+		level = slog.LevelWarn
 	}
-	if l.cfg.Logger.Enabled(l.ctx, level) { // asked first: the attributes cost more than the answer
-		l.cfg.Logger.Log(l.ctx, level, text, l.attrs(c, r, took)...)
+	if !l.cfg.Logger.Enabled(l.ctx, level) { // asked first: the attributes cost more than the answer
+		return
 	}
+	text := "outbox: message " + string(r.Status)
+	if r.Status == StatusPending {
+		text = "outbox: delivery failed, will be retried"
+	}
+	l.cfg.Logger.Log(l.ctx, level, text, l.attrs(c, r, took)...)
 }
 
 // onAttempt calls the app's hook, whose panic is no business of the message's, and waits for it no longer than for a

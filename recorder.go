@@ -50,7 +50,7 @@ func (r *recorder) gather(outcomes <-chan outcome) (batch []outcome, open bool) 
 		if !ok {
 			return nil, false
 		}
-		batch = append(batch, first)
+		batch = append(make([]outcome, 0, min(1+len(outcomes), recordRows)), first)
 	}
 	for len(batch) < recordRows {
 		select {

@@ -23,14 +23,14 @@ type Listener interface {
 // How announcements are spaced. A message is announced a moment after it was enqueued, when most transactions have
 // committed. Announcements are far apart in a busy process, where workers are awake anyway.
 const (
-	announceAfter  = time.Millisecond
+	announceAfter  = 500 * time.Microsecond
 	announceEvery  = 5 * time.Millisecond
 	announceWithin = time.Second // for the statement; a pool without a free connection must not pile them up
 )
 
 // How a woken Run looks for the message that it was woken for, which may be committed a little later: again and again
 // after pauses that double up to the PollInterval.
-const firstLook = time.Millisecond
+const firstLook = 300 * time.Microsecond
 
 // maxListenPause is the longest Run waits before it calls Listen again.
 const maxListenPause = time.Minute
