@@ -45,7 +45,21 @@ var arrows = []arrow{
 		exactly: []string{module},
 		only:    "the standard library, gorm.io/gorm, testify, the root package, policy and internal",
 	},
+	{
+		part: "what transports share",
+		from: func(dir string) bool {
+			name, ok := strings.CutPrefix(dir, "transports/")
+			return ok && slices.Contains(shared, name)
+		},
+		trees:   []string{module + "/policy"},
+		exactly: []string{module, "github.com/stretchr/testify/require"},
+		only:    "the standard library, the root package and policy",
+	},
 }
+
+// shared are the packages below transports that are none: what goes on the wire, and the contract that every transport
+// runs.
+var shared = []string{"wire", "transporttest"}
 
 // checkImports holds the arrows, and keeps transports apart from each other.
 func checkImports(files []file) []Problem {
@@ -120,6 +134,9 @@ func transport(dir string) string {
 		return ""
 	}
 	name, _, _ := strings.Cut(below, "/")
+	if slices.Contains(shared, name) {
+		return ""
+	}
 	return name
 }
 

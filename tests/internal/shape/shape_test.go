@@ -165,6 +165,9 @@ func TestImports(t *testing.T) {
 		{"a transport uses root and its client", "transports/email/p.go", "github.com/resend/resend-go", ""},
 		{"a transport uses its own part", "transports/email/p.go", module + "/transports/email/smtp", ""},
 		{"a transport uses another", "transports/email/smtp/p.go", module + "/transports/webhook", "a transport stands alone"},
+		{"a transport uses what they share", "transports/webhook/p.go", module + "/transports/wire", ""},
+		{"what they share uses root", "transports/wire/p.go", module, ""},
+		{"what they share uses a transport", "transports/wire/p.go", module + "/transports/webhook", "what transports share may use only"},
 
 		{"the example uses anything", "example/p.go", "gorm.io/driver/postgres", ""},
 	}
