@@ -91,12 +91,11 @@ func (c *claimer) claimBeside(ctx context.Context, more <-chan struct{}) (wait f
 
 // claimOn claims whole batches for as long as there are any and the line has room for them.
 func (c *claimer) claimOn(ctx context.Context) {
-	for more := true; more && ctx.Err() == nil && !c.failed; {
+	for ctx.Err() == nil {
 		booked := c.book(c.most())
-		if booked == 0 {
+		if booked == 0 || !c.bring(ctx, booked) || c.failed {
 			return
 		}
-		more = c.bring(ctx, booked)
 	}
 }
 
