@@ -1,6 +1,6 @@
 #!/bin/sh
 # setup.sh: makes sure that this machine has what the tests need besides Go: make, a C compiler (the race detector links
-# with it) and the binaries of a PostgreSQL server. Uses what it finds; installs the rest with the system's packages.
+# with it) and the binaries of a PostgreSQL and of a RabbitMQ server. Uses what it finds; installs the rest with the system's packages.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -17,6 +17,13 @@ trap 'rm -rf "$tmp"' EXIT
 has_make() { command -v make >/dev/null; }
 has_compiler() { printf '#include <stdlib.h>\nint main(void) { return 0; }\n' | $(go env CC) -x c - -o "$tmp/a.out" 2>"$tmp/why"; }
 has_postgres() { pg_bin=$("$tmp/pgbin" 2>"$tmp/why"); }
+# The places where the tests look: findRabbitMQ in transports/amqp/broker_test.go.
+has_rabbitmq() {
+	for rabbitmq in /usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin /usr/lib/rabbitmq/bin /opt/homebrew/sbin /usr/local/sbin; do
+		[ ! -x "$rabbitmq/rabbitmq-server" ] || return 0
+	done
+	rabbitmq=$(command -v rabbitmq-server) || { echo "no rabbitmq-server" >"$tmp/why"; return 1; }
+}
 
 # package_of WHAT: the packages that bring it, in the words of this system's package manager.
 package_of() {
@@ -29,6 +36,8 @@ package_of() {
 	apt-get:postgres | apk:postgres | pacman:postgres) echo postgresql ;;
 	dnf:postgres) echo postgresql-server ;;
 	brew:postgres) echo postgresql@17 ;;
+	apt-get:rabbitmq | dnf:rabbitmq | apk:rabbitmq) echo rabbitmq-server ;;
+	*:rabbitmq) echo rabbitmq ;;
 	*:make) echo make ;;
 	esac
 }
@@ -56,7 +65,7 @@ install() {
 	[ -n "$manager" ] || die "cannot install $1: none of apt-get, dnf, apk, pacman, brew is here; install it by hand"
 	packages=$(package_of "$1")
 	say "$1 is missing: installing $packages with $manager"
-	[ "$1" != postgres ] || say "should the package start a server of its own: no test uses it"
+	[ "$1" = make ] || [ "$1" = compiler ] || say "should the package start a server of its own: no test uses it"
 	# shellcheck disable=SC2086 # several packages are several words
 	case $manager in
 	apt-get)
@@ -90,4 +99,6 @@ if [ -n "${OUTBOX_PG_BIN-}" ] && ! has_postgres; then
 	die "$(cat "$tmp/why")"
 fi
 need postgres
+need rabbitmq
+say "RabbitMQ: in $rabbitmq"
 say "PostgreSQL: $("$pg_bin/postgres" --version), in $pg_bin"
