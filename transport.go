@@ -11,7 +11,8 @@ import (
 // context ends, and gives back the provider's id for the message, which may be empty.
 //
 // Nil means accepted: the message is sent and never tried again. An error that holds a [policy.Failure] says what
-// went wrong and whether trying again can help; every other error is transient. Delivery is at least once, so Send
+// went wrong and whether trying again can help; every other error is transient. One that holds the end of its context
+// counts as a timeout, after which the provider may have the message. Delivery is at least once, so Send
 // must hand d.ProviderKey to a provider that knows idempotency keys, or be harmless when repeated.
 type Transport interface {
 	Send(ctx context.Context, d Delivery) (externalID string, err error)

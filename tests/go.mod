@@ -6,6 +6,7 @@ replace github.com/gorm-outbox/outbox => ../
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
+	github.com/standard-webhooks/standard-webhooks/libraries v0.0.1
 	github.com/stretchr/testify v1.12.1
 	go.uber.org/goleak v1.3.0
 )
@@ -20,6 +21,8 @@ require (
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/wneessen/go-mail v0.8.1 // indirect
+	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	gorm.io/datatypes v1.2.7 // indirect
 	gorm.io/driver/mysql v1.5.7 // indirect
@@ -32,6 +35,7 @@ require (
 require (
 	github.com/gorm-outbox/outbox v0.0.0
 	github.com/gorm-outbox/outbox/pgwake v0.0.0
+	github.com/gorm-outbox/outbox/transports/email/smtp v0.0.0
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
 	github.com/jackc/puddle/v2 v2.2.3 // indirect
@@ -45,3 +49,5 @@ require (
 )
 
 replace github.com/gorm-outbox/outbox/pgwake => ../pgwake
+
+replace github.com/gorm-outbox/outbox/transports/email/smtp => ../transports/email/smtp
