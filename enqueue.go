@@ -180,7 +180,7 @@ func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, e
 		return nil, err
 	}
 	ids := make(map[string]int64, len(rows))
-	err = collect(db, func(found *sql.Rows) error {
+	err = collectBound(db, func(found *sql.Rows) error {
 		var id int64
 		var messageID string
 		err := found.Scan(&id, &messageID)
@@ -236,7 +236,7 @@ func (s *store) findExisting(db *gorm.DB, rows []row, receipts []Receipt) ([]row
 	if err != nil {
 		return nil, err
 	}
-	err = collect(db, func(found *sql.Rows) error {
+	err = collectBound(db, func(found *sql.Rows) error {
 		var n int
 		var r Receipt
 		err := found.Scan(&n, &r.ID, &r.MessageID)

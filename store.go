@@ -152,9 +152,9 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	}
 	s := &store{Plugin: p, dialect: d}
 	names := s.holes()
-	s.insertSQL, s.insertOneSQL = s.insertSQLs("", names)
-	s.insertKeysSQL, s.insertOneKeySQL = s.insertSQLs(unlessTaken, names)
-	s.existingSQL = d.render(existingSQL, names...)
+	s.insertSQL, s.insertOneSQL = s.insertSQLs(db, "", names)
+	s.insertKeysSQL, s.insertOneKeySQL = s.insertSQLs(db, unlessTaken, names)
+	s.existingSQL = bind(db, d.render(existingSQL, names...))
 	rules := strings.NewReplacer("{live}", liveSQL, "{late}", lateSQL, "{due}", dueSQL, "{unanswered}", `'lease_expired'`)
 	once := strings.NewReplacer("{live}", liveOnceSQL, "{late}", lateOnceSQL, "{due}", dueSQL, "{unanswered}", `'outcome_unknown'`)
 	s.waitingSQL, s.claimSQL = d.render(rules.Replace(waitingSQL), names...), d.render(rules.Replace(claimSQL), names...)
@@ -167,9 +167,10 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 }
 
 // insertSQLs gives insertSQL for many messages and for one.
-func (s *store) insertSQLs(onConflict string, names []string) (many, one string) {
-	statement := strings.Replace(insertSQL, "{on conflict}", onConflict, 1)
-	return s.render(statement, names...), s.render(strings.Replace(statement, "{messages}", "{message}", 1), names...)
+func (s *store) insertSQLs(db *gorm.DB, onConflict string, names []string) (many, one string) {
+	many = strings.Replace(insertSQL, "{on conflict}", onConflict, 1)
+	one = strings.Replace(many, "{messages}", "{message}", 1)
+	return bind(db, s.render(many, names...)), bind(db, s.render(one, names...))
 }
 
 // holes are the names that a statement leaves open.
@@ -205,18 +206,31 @@ func unwrapPrepared(pool gorm.ConnPool) gorm.ConnPool {
 }
 
 // collect runs a statement and scans each of its rows.
-func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) (err error) {
+func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) error {
 	rows, err := db.Raw(statement, args...).Rows()
+	return scanAll(rows, err, scan)
+}
+
+// collectBound is collect for a statement that bind has prepared, in a transaction: the business waits for it, and
+// GORM's way there takes longer than all else that this process does for it.
+func collectBound(tx *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) error {
+	rows, err := tx.Statement.ConnPool.QueryContext(tx.Statement.Context, statement, args...)
+	return scanAll(rows, err, scan)
+}
+
+// bind puts the engine's placeholders into a statement, as GORM would each time.
+func bind(db *gorm.DB, statement string) string {
+	return session(context.Background(), db).Raw(statement, make([]any, strings.Count(statement, "?"))...).Statement.SQL.String()
+}
+
+func scanAll(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		if err := scan(rows); err != nil {
-			return err
-		}
+	for err == nil && rows.Next() {
+		err = scan(rows)
 	}
-	return rows.Err()
+	return errors.Join(err, rows.Err(), rows.Close())
 }
 
 // waiting gives those of the topics that have something to claim.
