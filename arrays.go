@@ -2,32 +2,37 @@ package outbox
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
 // array is an array literal of PostgreSQL's in the making: as a parameter it is a text, which every driver and protocol
 // carries, and the server reads it in half the time that JSON takes.
-type array []byte
+type array struct {
+	literal []byte
+	filled  bool // some element is not NULL
+}
 
 func (a *array) separate() {
-	if len(*a) == 0 {
-		*a = append(*a, '{')
+	if len(a.literal) == 0 {
+		a.literal = append(a.literal, '{')
 	} else {
-		*a = append(*a, ',')
+		a.literal = append(a.literal, ',')
 	}
 }
 
 // text adds a text, quoted.
 func (a *array) text(s string) {
 	a.separate()
-	literal := append(*a, '"')
-	for i := 0; i < len(s); i++ {
-		if s[i] == '"' || s[i] == '\\' {
-			literal = append(literal, '\\')
-		}
-		literal = append(literal, s[i])
+	a.filled = true
+	literal := append(a.literal, '"')
+	for i := strings.IndexAny(s, `"\`); i >= 0; i = strings.IndexAny(s, `"\`) {
+		literal = append(literal, s[:i]...)
+		literal = append(literal, '\\', s[i])
+		s = s[i+1:]
 	}
-	*a = append(literal, '"')
+	literal = append(literal, s...)
+	a.literal = append(literal, '"')
 }
 
 // textOrNull adds NULL for an empty text.
@@ -41,12 +46,13 @@ func (a *array) textOrNull(s string) {
 
 func (a *array) null() {
 	a.separate()
-	*a = append(*a, "NULL"...)
+	a.literal = append(a.literal, "NULL"...)
 }
 
 func (a *array) number(n int64) {
 	a.separate()
-	*a = strconv.AppendInt(*a, n, 10)
+	a.filled = true
+	a.literal = strconv.AppendInt(a.literal, n, 10)
 }
 
 // time adds an instant, or NULL for nil.
@@ -58,12 +64,12 @@ func (a *array) time(t any) {
 	}
 }
 
-// literal ends the array.
-func (a array) literal() string {
-	if len(a) == 0 {
-		return "{}"
+// param is the finished literal. An array of nothing but NULL is NULL itself, of which unnest makes as many.
+func (a array) param() any {
+	if !a.filled {
+		return nil
 	}
-	return string(append(a, '}'))
+	return string(append(a.literal, '}'))
 }
 
 // messageArrays are the parameters of dialect.messages on PostgreSQL: an array for each column.
@@ -86,7 +92,7 @@ func messageArrays(rows []row) ([]any, error) {
 	}
 	params := make([]any, len(columns))
 	for i, column := range columns {
-		params[i] = column.literal()
+		params[i] = column.param()
 	}
 	return params, nil
 }
