@@ -28,7 +28,11 @@
 // never inside two transports while its worker lives: one that cannot be attempted well within its lease is released,
 // not tried. Outcomes are written again and again through an outage while their leases last. Every attempt carries the
 // same [Delivery].ProviderKey, by which a provider recognises a repeat, and the same MessageID, by which a consumer
-// does.
+// does. Where a provider cannot, and a double is worse than a loss, [ProcessorConfig].AtMostOnce leaves an attempt of
+// unknown outcome to a person.
+//
+// Sent means that the provider accepted the message. What it reports later, by a status webhook, [RecordReceipt] notes
+// on the record.
 //
 // # Errors and outcomes
 //
@@ -37,6 +41,11 @@
 // wrong with a [policy.Failure], and the record is tried again, discarded or failed with its category and code. Errors
 // of the database inside a round are counted in the [Summary] and ridden out. No payload, recipient or provider's text
 // reaches a log or a column.
+//
+// # Transports
+//
+// A transport is a function or an interface with one method; those below transports/ speak to mail servers, WhatsApp,
+// webhooks and brokers. [Limit] keeps one to its provider's rate.
 //
 // # Running it
 //
