@@ -15,7 +15,7 @@ import (
 //
 // A message that would wait longer than half of its Timeout is given back to the table instead, uncounted, to come back
 // when it is its turn. Those that wait hold slots of Concurrency, so a topic with a low rate is best served by a
-// Processor of its own. The rate is 0.001 to 1,000,000; NewProcessor refuses another with [ErrInvalid].
+// Processor of its own. A message that t refuses before it asks the provider takes its turn all the same. The rate is 0.001 to 1,000,000; NewProcessor refuses another with [ErrInvalid].
 func Limit(t Transport, perSecond float64) Transport {
 	return &limited{transport: t, rate: perSecond}
 }

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"crypto/rand"
 	"database/sql"
 	"encoding/base64"
@@ -13,7 +12,6 @@ import (
 
 	"gorm.io/gorm"
 	"gorm.io/gorm/clause"
-	"gorm.io/gorm/logger"
 )
 
 // store is an installed outbox: its options and all of its SQL.
@@ -179,58 +177,6 @@ func (s *store) holes() []string {
 		"{table}", s.quote(s.Table), "{processed}", s.quote(s.processedTable()),
 		"{tenant}", s.quote(s.Tenant.Name), "{tenant type}", s.columnType(s.Tenant.Type),
 	}
-}
-
-// session is a handle of the outbox's own on the pool or transaction of db: none of the caller's clauses, hooks or
-// logging, since a log of our SQL would hold payloads and recipients. Prepared-statement wrappers are taken off: they
-// gain nothing over the driver's own cache, and can deadlock a pool that is exhausted.
-func session(ctx context.Context, db *gorm.DB) *gorm.DB {
-	h := db.Session(&gorm.Session{
-		NewDB: true, Context: ctx, SkipHooks: true, SkipDefaultTransaction: true, Logger: logger.Discard,
-	})
-	h.Statement.ConnPool = unwrapPrepared(h.Statement.ConnPool)
-	return h
-}
-
-func unwrapPrepared(pool gorm.ConnPool) gorm.ConnPool {
-	for {
-		switch p := pool.(type) {
-		case *gorm.PreparedStmtTX:
-			pool = p.Tx
-		case *gorm.PreparedStmtDB:
-			pool = p.ConnPool
-		default:
-			return pool
-		}
-	}
-}
-
-// collect runs a statement and scans each of its rows.
-func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) error {
-	rows, err := db.Raw(statement, args...).Rows()
-	return scanAll(rows, err, scan)
-}
-
-// collectBound is collect for a statement that bind has prepared, in a transaction: the business waits for it, and
-// GORM's way there takes longer than all else that this process does for it.
-func collectBound(tx *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) error {
-	rows, err := tx.Statement.ConnPool.QueryContext(tx.Statement.Context, statement, args...)
-	return scanAll(rows, err, scan)
-}
-
-// bind puts the engine's placeholders into a statement, as GORM would each time.
-func bind(db *gorm.DB, statement string) string {
-	return session(context.Background(), db).Raw(statement, make([]any, strings.Count(statement, "?"))...).Statement.SQL.String()
-}
-
-func scanAll(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
-	if err != nil {
-		return err
-	}
-	for err == nil && rows.Next() {
-		err = scan(rows)
-	}
-	return errors.Join(err, rows.Err(), rows.Close())
 }
 
 // waiting gives those of the topics that have something to claim.

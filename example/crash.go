@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"time"
 
 	"github.com/gorm-outbox/outbox"
@@ -21,7 +22,7 @@ func (t *tour) crash(ctx context.Context) error {
 		return err
 	}
 	say("app", "ships order %d: record %d", order.ID, receipt.ID)
-	key, err := t.killWorker(ctx)
+	messageID, err := t.killWorker(ctx)
 	if err != nil {
 		return err
 	}
@@ -29,11 +30,11 @@ func (t *tour) crash(ctx context.Context) error {
 	if err := errors.Join(err, same("records after the crash", states(orphans), "processing")); err != nil {
 		return err
 	}
-	return t.reclaim(ctx, orphans[0], order, key)
+	return t.reclaim(ctx, orphans[0], order, messageID)
 }
 
 // reclaim has a living worker ask until it is given the message of the dead one, and checks when and how that is.
-func (t *tour) reclaim(ctx context.Context, orphan outbox.Record, order Order, key string) error {
+func (t *tour) reclaim(ctx context.Context, orphan outbox.Record, order Order, messageID string) error {
 	say("processor", "a living worker asks every 250 ms; up to %v until the lease ends …", lease)
 	began := time.Now()
 	empty, taken, err := t.takeOver(ctx)
@@ -51,25 +52,26 @@ func (t *tour) reclaim(ctx context.Context, orphan outbox.Record, order Order, k
 		same("some rounds found nothing", empty > 0, true),
 		same("attempts", records[0].Attempts, 2),
 		same("sent before the lease had ended", records[0].SentAt.Before(*orphan.LeasedUntil), false),
-		same("requests at the provider", t.mail.Requests(key), 2),
-		same("mails", t.mail.Count(fmt.Sprintf(subjects[typeShipped], order.ID)), 1),
+		same("mails", t.mail.Count(withSubject(subjectShipped, order.ID)), 2),
+		same("mails with one Message-ID", t.mail.Count(func(m Mail) bool { return m.MessageID == messageID }), 2),
+		same("the id on the record", orNone(records[0].ExternalID), messageID),
 	)
 	if err == nil {
-		say("provider", "got it twice, under one idempotency key, and sent one mail")
+		say("smtp", "took it twice, under one Message-ID, by which a mailbox can tell the second")
 	}
 	return err
 }
 
-// killWorker starts a worker in a process of its own, waits until its request has reached the provider, which gives no
-// answer, and kills it. It gives the idempotency key of that request.
-func (t *tour) killWorker(ctx context.Context) (key string, err error) {
+// killWorker starts a worker in a process of its own, waits until the mail server has its mail, and kills it before it
+// hears so. It gives the mail's Message-ID.
+func (t *tour) killWorker(ctx context.Context) (messageID string, err error) {
 	release := t.mail.Hold()
 	defer release()
 	program, err := os.Executable()
 	if err != nil {
 		return "", err
 	}
-	worker := exec.CommandContext(ctx, program, "-dsn", t.dsn, "-worker", t.mail.URL)
+	worker := exec.CommandContext(ctx, program, "-dsn", t.dsn, "-worker", strconv.Itoa(t.mail.Port))
 	worker.Stderr = os.Stderr
 	if err := worker.Start(); err != nil {
 		return "", err
@@ -78,15 +80,15 @@ func (t *tour) killWorker(ctx context.Context) (key string, err error) {
 	ended := make(chan error, 1)
 	go func() { ended <- worker.Wait() }()
 	select {
-	case key = <-t.mail.Held:
+	case messageID = <-t.mail.Held:
 	case err := <-ended: // by itself, or killed because the context ended
 		return "", fmt.Errorf("   the worker ended before it was killed: %w", errors.Join(err, ctx.Err()))
 	}
-	say("worker", "its request is at the provider, which has taken the mail but not answered; it is killed")
+	say("worker", "the mail server has taken its mail but not said so yet; it is killed")
 	if err := worker.Process.Kill(); err != nil {
 		return "", err
 	}
-	return key, same("the worker ended well", <-ended == nil, false)
+	return messageID, same("the worker ended well", <-ended == nil, false)
 }
 
 // takeOver makes rounds until one finds the message, and gives that one and how many found nothing.
@@ -102,7 +104,7 @@ func (t *tour) takeOver(ctx context.Context) (empty int, taken outbox.Summary, e
 }
 
 // deliverOnce is the worker that is killed: a process of its own, as on another machine. It only delivers e-mail.
-func deliverOnce(ctx context.Context, dsn, mailURL string) (err error) {
+func deliverOnce(ctx context.Context, dsn string, mailPort int) (err error) {
 	db, err := connect(dsn)
 	if err != nil {
 		return err
@@ -111,9 +113,11 @@ func deliverOnce(ctx context.Context, dsn, mailURL string) (err error) {
 	if err := db.Use(plugin); err != nil {
 		return err
 	}
-	config := workerConfig(mailURL, &Warehouse{db: db})
-	delete(config.Transports, topicOrders)
-	worker, err := outbox.NewProcessor(db, config)
+	mailer, err := newMailer(mailPort)
+	if err != nil {
+		return err
+	}
+	worker, err := outbox.NewProcessor(db, workerConfig(map[string]outbox.Transport{topicEmail: mailer}))
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func (t *tour) scheduled(ctx context.Context) error {
 // orderAndCount places three orders, and counts the rounds until their messages are sent.
 func (t *tour) orderAndCount(ctx context.Context, rounds <-chan outbox.Summary) (sent, n int, err error) {
 	for range 3 {
-		order := Order{Customer: "ada@example.com", Product: "tea", Quantity: 1}
+		order := Order{Tenant: "north", Customer: "ada@example.com", Product: "tea", Quantity: 1}
 		if err := t.shop.Place(ctx, &order); err != nil {
 			return 0, 0, err
 		}
@@ -56,7 +56,7 @@ func (t *tour) run(ctx context.Context) error {
 	defer release() // before stop, which waits for the mail
 
 	say("processor", "Run is at work in the background")
-	order := Order{Customer: "ada@example.com", Product: "tea", Quantity: 1}
+	order := Order{Tenant: "north", Customer: "ada@example.com", Product: "tea", Quantity: 1}
 	if err := t.shop.Place(ctx, &order); err != nil {
 		return err
 	}
@@ -78,12 +78,12 @@ func (t *tour) run(ctx context.Context) error {
 	return err
 }
 
-// untilInside waits until the mail's request is at the provider and the event is done with.
+// untilInside waits until the mail is at the server, and the event is done with.
 func (t *tour) untilInside(ctx context.Context) error {
 	select {
 	case <-t.mail.Held:
 	case <-ctx.Done():
-		return fmt.Errorf("   waited for the mail's request: %w", ctx.Err())
+		return fmt.Errorf("   waited for the mail: %w", ctx.Err())
 	}
 	for sent := int64(0); sent == 0; {
 		query := t.records(ctx).Where("id > ? AND status = ?", t.since, outbox.StatusSent)
@@ -94,10 +94,10 @@ func (t *tour) untilInside(ctx context.Context) error {
 	return nil
 }
 
-// stopInside stops Run while the mail's request waits for its answer, has the provider answer after a moment, and
-// reports whether Run had waited.
+// stopInside stops Run while the mail waits for the server's yes, has the server say it after a moment, and reports
+// whether Run had waited.
 func (t *tour) stopInside(ctx context.Context, stop func() error, release func()) (waited bool, err error) {
-	say("app", "ends Run's context while the mail's request is waiting for its answer")
+	say("app", "ends Run's context while the mail server has yet to say that it takes the mail")
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	select {
@@ -107,7 +107,7 @@ func (t *tour) stopInside(ctx context.Context, stop func() error, release func()
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	say("provider", "answers 300 ms later")
+	say("smtp", "says so 300 ms later")
 	release()
 	return true, <-stopped
 }

@@ -2,11 +2,16 @@ module github.com/gorm-outbox/outbox/example
 
 go 1.26.0
 
-replace github.com/gorm-outbox/outbox => ../
+replace (
+	github.com/gorm-outbox/outbox => ../
+	github.com/gorm-outbox/outbox/transports/email/smtp => ../transports/email/smtp
+)
 
 require (
+	github.com/emersion/go-smtp v0.26.0
 	github.com/go-co-op/gocron/v2 v2.21.2
-	github.com/gorm-outbox/outbox v0.0.0-00010101000000-000000000000
+	github.com/gorm-outbox/outbox v0.0.0
+	github.com/gorm-outbox/outbox/transports/email/smtp v0.0.0
 	github.com/libtnb/sqlite v1.3.0
 	github.com/robfig/cron/v3 v3.0.1
 	github.com/stretchr/testify v1.12.1
@@ -17,6 +22,7 @@ require (
 require (
 	filippo.io/edwards25519 v1.1.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/emersion/go-sasl v0.0.0-20241020182733-b788ff22d5a6 // indirect
 	github.com/go-sql-driver/mysql v1.8.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
@@ -29,10 +35,12 @@ require (
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/wneessen/go-mail v0.8.1 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
-	golang.org/x/text v0.39.0 // indirect
+	golang.org/x/text v0.40.0 // indirect
 	gorm.io/datatypes v1.2.7 // indirect
 	gorm.io/driver/mysql v1.5.6 // indirect
 	modernc.org/libc v1.80.1 // indirect

@@ -1,10 +1,11 @@
-// Command example is a tour of the outbox in a small shop: eight scenes, each played on a real database and checked.
+// Command example is a tour of the outbox in a small shop: ten scenes, each played on a real database and checked.
 //
 //	go run ./example                               # embedded SQLite, nothing to install
 //	go run ./example -dsn postgres://user@host/db  # the same on PostgreSQL
 //
-// What an app of your own would take over is in shop.go (enqueue), transports.go (deliver), workers.go (when) and
-// database.go; the other files are the stage.
+// The mails go to an SMTP server and the WhatsApps to a double of the provider's API, both of them in this program.
+// What an app of your own would take over is in shop.go (enqueue), transports.go and templates (deliver), workers.go
+// (when) and database.go; the other files are the stage.
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 func main() {
 	dsn := flag.String("dsn", "", "PostgreSQL, or sqlite:FILE; the tables outbox_example… there are made anew "+
 		"(default: SQLite in a temporary directory)")
-	mailURL := flag.String("worker", "", "internal: be the worker that scene 6 kills, with the e-mail provider at this URL")
+	mailPort := flag.Int("worker", 0, "internal: be the worker that scene 6 kills, with the mail server at this port")
 	flag.Parse()
 	if flag.NArg() > 0 { // a DSN without its flag must not start a tour somewhere else
 		flag.Usage()
@@ -30,8 +31,8 @@ func main() {
 	context.AfterFunc(ctx, stop) // back to the default: a second Ctrl-C ends the program at once
 
 	run := func() error { return play(ctx, *dsn) }
-	if *mailURL != "" {
-		run = func() error { return deliverOnce(ctx, *dsn, *mailURL) }
+	if *mailPort != 0 {
+		run = func() error { return deliverOnce(ctx, *dsn, *mailPort) }
 	}
 	os.Exit(exitStatus(ctx, run()))
 }

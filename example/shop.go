@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gorm-outbox/outbox"
 	"gorm.io/gorm"
@@ -11,21 +12,26 @@ import (
 
 // Topics: each selects the transport that delivers its messages.
 const (
-	topicEmail  = "email"
-	topicOrders = "orders"
+	topicEmail    = "email"
+	topicWhatsApp = "whatsapp"
+	topicOrders   = "orders"
 )
 
-// Types of messages: e-mail templates, and a domain event with its version.
+// Types of messages: templates of e-mails, which are ours, and of WhatsApps, which the provider approves and keeps, and
+// a domain event with its version.
 const (
 	typeConfirmation = "order_confirmation"
 	typeShipped      = "order_shipped"
+	typeCourierNear  = "courier_near"
 	typeOrderPlaced  = "order.placed.v1"
 )
 
 // Order is what a customer bought.
 type Order struct {
 	ID       int64  // given by the database
+	Tenant   string // of which shop: the app serves several
 	Customer string // e-mail address
+	Phone    string // in international form; empty: not given
 	Product  string // its SKU
 	Quantity int    // at least 1
 	Parcel   string // the carrier's number; empty until shipped
@@ -54,6 +60,12 @@ type OrderMail struct {
 	Parcel   string `json:"parcel,omitempty"` // the carrier's number, once there is one
 }
 
+// CourierNear is the payload of the WhatsApp.
+type CourierNear struct {
+	OrderID int64  `json:"order_id"` // Order.ID
+	Product string `json:"product"`  // its SKU
+}
+
 // ErrOutOfStock means that there are not enough pieces left.
 var ErrOutOfStock = errors.New("out of stock")
 
@@ -62,9 +74,10 @@ var ErrOutOfStock = errors.New("out of stock")
 // SkipDefaultTransaction there may be none, and Enqueue refuses.
 func (o *Order) AfterCreate(tx *gorm.DB) error {
 	_, err := outbox.Enqueue(tx, outbox.Message{
-		Topic:   topicOrders,
-		Type:    typeOrderPlaced,
-		Payload: OrderPlaced{OrderID: o.ID, Product: o.Product, Quantity: o.Quantity},
+		TenantID: o.Tenant,
+		Topic:    topicOrders,
+		Type:     typeOrderPlaced,
+		Payload:  OrderPlaced{OrderID: o.ID, Product: o.Product, Quantity: o.Quantity},
 	})
 	return err
 }
@@ -109,8 +122,33 @@ func (s *Shop) Ship(ctx context.Context, orderID int64, parcel string) (outbox.R
 	return receipt, err
 }
 
+// Announce tells the customer by WhatsApp that the courier is near. An hour later that is worth nothing, so the message
+// expires.
+func (s *Shop) Announce(ctx context.Context, orderID int64) (outbox.Receipt, error) {
+	var receipt outbox.Receipt
+	err := s.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
+		var order Order
+		if err := tx.First(&order, orderID).Error; err != nil {
+			return err
+		}
+		var err error
+		receipt, err = outbox.Enqueue(tx, outbox.Message{
+			TenantID:       order.Tenant,
+			Topic:          topicWhatsApp,
+			Type:           typeCourierNear,
+			Recipient:      order.Phone,
+			IdempotencyKey: fmt.Sprintf("courier-near:%d", order.ID),
+			Payload:        CourierNear{OrderID: order.ID, Product: order.Product},
+			ExpiresAt:      time.Now().Add(time.Hour),
+		})
+		return err
+	})
+	return receipt, err
+}
+
 func mailTo(order *Order, messageType string) outbox.Message {
 	return outbox.Message{
+		TenantID:  order.Tenant,
 		Topic:     topicEmail,
 		Type:      messageType,
 		Recipient: order.Customer,

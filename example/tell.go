@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gorm-outbox/outbox"
@@ -27,6 +28,16 @@ func (t *tour) show(ctx context.Context) ([]outbox.Record, error) {
 	return records, nil
 }
 
+// showOne tells how a record stands, and gives it.
+func (t *tour) showOne(ctx context.Context, id int64) (outbox.Record, error) {
+	var record outbox.Record
+	err := t.records(ctx).Where("id = ?", id).Take(&record).Error
+	if err == nil {
+		say(fmt.Sprintf("record %d", id), "%s", describe(record))
+	}
+	return record, err
+}
+
 func describe(r outbox.Record) string {
 	text := fmt.Sprintf("%s %s: %s", r.Topic, r.Type, r.Status)
 	if r.Attempts > 0 {
@@ -39,9 +50,27 @@ func describe(r outbox.Record) string {
 		text += ", leased by " + *r.LeaseOwner
 	}
 	if r.ExternalID != nil {
-		text += ", the provider calls it " + *r.ExternalID
+		text += ", the provider calls it " + short(*r.ExternalID)
+	}
+	if r.ReceiptStatus != nil {
+		text += ", and reports it " + receiptOf(r)
 	}
 	return text
+}
+
+// short abbreviates a Message-ID, which is long and says nothing.
+func short(id string) string {
+	if strings.HasPrefix(id, "<") && len(id) > 12 {
+		return id[:8] + "…>"
+	}
+	return id
+}
+
+func receiptOf(r outbox.Record) string {
+	if r.ReceiptStatus == nil {
+		return "none"
+	}
+	return string(*r.ReceiptStatus)
 }
 
 func lastError(r outbox.Record) string {
@@ -84,6 +113,16 @@ func counts(s outbox.Summary) string {
 		}
 	}
 	return text
+}
+
+// tellArrivals tells what the scene has brought to the providers.
+func (t *tour) tellArrivals() {
+	for _, m := range t.mail.News() {
+		say("smtp", "got a mail to %s: %q, %q", m.To, m.Subject, m.Text)
+	}
+	for _, m := range t.whatsapp.News() {
+		say("whatsapp", "got from number %s to +%s: %s %q", m.From, m.To, m.Template, m.Params)
+	}
 }
 
 // note is called from many goroutines at once.

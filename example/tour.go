@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,21 +26,26 @@ var scenes = []scene{
 	{"An order commits: its event and its e-mail are delivered", (*tour).commit},
 	{"An order is rolled back: no message is left of it", (*tour).rollBack},
 	{"A request is repeated: it enqueues once", (*tour).repeat},
-	{"The provider is down: retried with backoff until it works", (*tour).retry},
-	{"The provider refuses for good: discarded, with the reason", (*tour).discard},
+	{"The mail server is down: retried with backoff until it works", (*tour).retry},
+	{"The mail server refuses for good: discarded, with the reason", (*tour).discard},
 	{"A worker dies in mid-delivery: another takes over when the lease ends", (*tour).crash},
+	{"WhatsApps go out from each shop's own number, at the provider's rate", (*tour).tenants},
+	{"The answer to a WhatsApp is lost: not sent again, and a report still finds it", (*tour).loseAnswer},
 	{"A scheduler drives the processor", (*tour).scheduled},
 	{"Run drives it, and shuts down cleanly", (*tour).run},
 }
 
-// tour is the stage: the shop, its provider and a worker.
+// tour is the stage: the shop, its providers and a worker.
 type tour struct {
 	dsn       string
 	db        *gorm.DB
 	shop      *Shop
-	mail      *MailService
+	mail      *MailServer
+	whatsapp  *WhatsAppAPI
+	webhook   string // URL of the app's handler of reports
 	warehouse *Warehouse
 	worker    *outbox.Processor
+	ends      []func() error
 	since     int64 // the last record before the present scene
 
 	mu       sync.Mutex
@@ -69,24 +75,53 @@ func play(ctx context.Context, dsn string) (err error) {
 	return playOn(ctx, dsn)
 }
 
-// playOn sets the stage.
+// playOn sets the stage, plays, and clears it.
 func playOn(ctx context.Context, dsn string) (err error) {
-	db, err := connect(dsn)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer func() { err = errors.Join(err, disconnect(db)) }()
-	mail, err := startMailService()
-	if err != nil {
+	t := &tour{dsn: dsn}
+	defer func() { err = errors.Join(err, t.clear()) }()
+	if err := t.set(); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, mail.Close()) }()
-
-	t := &tour{dsn: dsn, db: db, shop: &Shop{db: db}, mail: mail, warehouse: &Warehouse{db: db}}
 	if err := t.prepare(ctx); err != nil {
 		return fmt.Errorf("prepare the database: %w", err)
 	}
 	return t.playAll(ctx)
+}
+
+// set opens what clear will close.
+func (t *tour) set() (err error) {
+	if t.db, err = connect(t.dsn); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+	t.ends = append(t.ends, func() error { return disconnect(t.db) })
+	t.shop, t.warehouse = &Shop{db: t.db}, &Warehouse{db: t.db}
+	if t.mail, err = startMailServer(); err != nil {
+		return err
+	}
+	t.ends = append(t.ends, t.mail.Close)
+	if t.whatsapp, err = startWhatsAppAPI(accounts); err != nil {
+		return err
+	}
+	t.ends = append(t.ends, t.whatsapp.Close)
+	handler, err := newWebhook(t.db)
+	if err != nil {
+		return err
+	}
+	url, end, err := serve(handler) // an app has a server already
+	if err != nil {
+		return err
+	}
+	t.webhook, t.ends = url, append(t.ends, end)
+	return nil
+}
+
+// clear closes everything, the last first.
+func (t *tour) clear() error {
+	var errs []error
+	for _, end := range slices.Backward(t.ends) {
+		errs = append(errs, end())
+	}
+	return errors.Join(errs...)
 }
 
 // prepare makes the tables anew, fills the shelf and hires the worker.
@@ -101,7 +136,11 @@ func (t *tour) prepare(ctx context.Context) error {
 	if err := db.Create(&Product{SKU: "tea", Stock: 100}).Error; err != nil {
 		return err
 	}
-	config := workerConfig(t.mail.URL, t.warehouse)
+	transports, err := allTransports(t.mail.Port, t.whatsapp.URL, t.warehouse)
+	if err != nil {
+		return err
+	}
+	config := workerConfig(transports)
 	config.OnAttempt = t.note // an app counts and times here, for its metrics
 	worker, err := outbox.NewProcessor(t.db, config)
 	t.worker = worker
@@ -120,7 +159,7 @@ func (t *tour) playAll(ctx context.Context) error {
 	if err := t.finale(ctx); err != nil {
 		return err
 	}
-	fmt.Printf("\nAll %d scenes went as told, which was checked in the database and at the provider. %.1f s\n",
+	fmt.Printf("\nAll %d scenes went as told, which was checked in the database and at the providers. %.1f s\n",
 		len(scenes), time.Since(began).Seconds())
 	return nil
 }
@@ -132,21 +171,32 @@ func (t *tour) playOne(ctx context.Context, s scene) error {
 		return err
 	}
 	t.noted() // forget those of the scene before
-	return s.play(t, ctx)
+	if err := s.play(t, ctx); err != nil {
+		return err
+	}
+	t.tellArrivals()
+	return nil
 }
 
-// finale looks at the whole outbox, as an app's metrics would: nothing may be left alive.
+// finale looks at the whole outbox, as an app's metrics would: nothing may be left alive, nor have failed to arrive.
 func (t *tour) finale(ctx context.Context) error {
 	stats, err := outbox.Stats(t.db.WithContext(ctx))
 	if err != nil {
 		return err
 	}
+	mails, messages := t.mail.Total()
+	whatsApps := t.whatsapp.Total()
+	arrived := map[string]int64{topicEmail: messages, topicWhatsApp: whatsApps}
 	fmt.Println("\nIn the end")
 	for _, topic := range stats {
 		waiting := topic.Due + topic.Scheduled + topic.Processing + topic.LeaseExpired
 		say(topic.Topic, "%d sent, %d discarded, %d failed, %d waiting", topic.Sent, topic.Discarded, topic.Failed, waiting)
 		err = errors.Join(err, same("messages waiting", waiting, 0))
+		if n, outside := arrived[topic.Topic]; outside { // what failed has arrived all the same; see scene 8
+			err = errors.Join(err, same("arrived of topic "+topic.Topic, n, topic.Sent+topic.Failed))
+		}
 	}
+	say("arrived", "%d mails of %d messages, %d WhatsApps", mails, messages, whatsApps)
 	return err
 }
 

@@ -1,129 +1,84 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
+	"embed"
+	"io/fs"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/gorm-outbox/outbox"
-	"github.com/gorm-outbox/outbox/policy"
+	"github.com/gorm-outbox/outbox/transports/email"
+	"github.com/gorm-outbox/outbox/transports/email/smtp"
+	"github.com/gorm-outbox/outbox/transports/whatsapp"
 	"gorm.io/gorm"
 )
 
-// Mailer is the transport of topic email: one call of the provider's HTTP API for each attempt.
-type Mailer struct {
-	url    string // where mails are posted
-	client *http.Client
-}
+// templates are the e-mails, three files for each type: subject, html and plain text.
+//
+//go:embed templates
+var templates embed.FS
 
-// NewMailer gives the transport for a provider. Its client needs no timeout, since the processor's ends the context of
-// each attempt. It follows no redirect: a POST may arrive behind one as an empty GET, whose 200 would count as sent.
-func NewMailer(url string) Mailer {
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return Mailer{url: url, client: &http.Client{CheckRedirect: stay}}
-}
-
-// Mail is what the provider takes.
-type Mail struct {
-	To      string `json:"to"`      // mailbox
-	Subject string `json:"subject"` // one line
-	Text    string `json:"text"`    // plain
-}
-
-// subjects are the templates, by message type.
-var subjects = map[string]string{
-	typeConfirmation: "We have your order %d",
-	typeShipped:      "Your order %d is on its way",
-}
-
-// Send is called from many goroutines at once, and again for the same message whenever it is not certain that the
-// provider has it.
-func (m Mailer) Send(ctx context.Context, d outbox.Delivery) (string, error) {
-	mail, err := render(d)
+// newMailer gives the transport of topic email. All templates are checked here, so that a broken one keeps the app from
+// starting and not a mail from leaving.
+func newMailer(port int) (outbox.Transport, error) {
+	files, err := fs.Sub(templates, "templates")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	body, err := json.Marshal(mail)
+	render, err := email.Templates(files)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url, bytes.NewReader(body))
+	// An app gives the server's name, Username and Password, and leaves Port and TLS to their defaults: 587, STARTTLS.
+	sender, err := smtp.New(smtp.Config{Host: "127.0.0.1", Port: port, TLS: smtp.NoTLS})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	request.Header.Set("Content-Type", "application/json")
-	// The same on every attempt: by it the provider tells a repeat from a second mail.
-	request.Header.Set("Idempotency-Key", d.ProviderKey)
-
-	response, err := m.client.Do(request)
-	if err != nil {
-		return "", noAnswer(ctx, err)
-	}
-	defer response.Body.Close()
-	return readAnswer(ctx, response)
+	return email.New(email.Config{From: "Tea by post <orders@shop.example>", Render: render, Sender: sender})
 }
 
-func render(d outbox.Delivery) (Mail, error) {
-	subject, ok := subjects[d.Type]
-	if !ok { // trying again brings no template, so this is permanent
-		return Mail{}, policy.Failure{Category: policy.CategoryTemplate, Code: "unknown_type"}
-	}
-	data, err := outbox.Decode[OrderMail](d)
+// accounts are the WhatsApp numbers of the tenants that have one. An app keeps them in its database, the tokens
+// encrypted.
+var accounts = map[string]*whatsapp.Credentials{
+	"north": {PhoneNumberID: "1065001", Token: "token-of-north"},
+	"south": {PhoneNumberID: "1065002", Token: "token-of-south"},
+}
+
+// whatsAppRate is how many WhatsApps a second the provider allows. It counts for each process.
+const whatsAppRate = 20
+
+// newWhatsApp gives the transport of topic whatsapp. Its provider holds no texts of ours, only templates that it has
+// approved: what is sent are their parameters.
+func newWhatsApp(url string) (outbox.Transport, error) {
+	sender, err := whatsapp.Cloud(whatsapp.CloudConfig{BaseURL: url}) // an app leaves it out, or gives whatsapp.MetaURL
 	if err != nil {
-		return Mail{}, err
+		return nil, err
 	}
-	text := fmt.Sprintf("%d × %s", data.Quantity, data.Product)
-	if data.Parcel != "" {
-		text += ", parcel " + data.Parcel
-	}
-	return Mail{To: d.Recipient, Subject: fmt.Sprintf(subject, data.OrderID), Text: text}, nil
-}
-
-// noAnswer says that the provider may have the message or not. An attempt whose time was up is named by the processor.
-func noAnswer(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return err
-	}
-	return policy.Failure{Category: policy.CategoryNetwork, Code: "no_answer", OutcomeUnknown: true, Err: err}
-}
-
-func readAnswer(ctx context.Context, response *http.Response) (string, error) {
-	var answer struct{ ID, Code string }
-	err := json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&answer)
-	if response.StatusCode/100 != 2 {
-		return "", refusal(response, answer.Code) // a proxy's error page need not be JSON
-	}
+	transport, err := whatsapp.New(whatsapp.Config{
+		Credentials: func(_ context.Context, tenantID string) (*whatsapp.Credentials, error) {
+			return accounts[tenantID], nil // nil for a tenant that has none
+		},
+		Params: func(_ context.Context, d outbox.Delivery) (whatsapp.Template, error) {
+			data, err := outbox.Decode[CourierNear](d) // the only type so far; with more, switch on d.Type
+			return whatsapp.Template{
+				Language: "en", Body: whatsapp.Text(strconv.FormatInt(data.OrderID, 10), data.Product),
+			}, err
+		},
+		Sender: sender,
+	})
 	if err != nil {
-		return "", noAnswer(ctx, err)
+		return nil, err
 	}
-	return answer.ID, nil
+	return outbox.Limit(transport, whatsAppRate), nil
 }
 
-// refusal sorts the provider's answers by what helps: waiting, or somebody's work. Categories carry that distinction;
-// rejected and credentials are permanent, and end the message at once.
-func refusal(response *http.Response, code string) error {
-	f := policy.Failure{Category: policy.CategoryNetwork, Code: cmp.Or(code, strconv.Itoa(response.StatusCode))}
-	switch status := response.StatusCode; {
-	case status == http.StatusTooManyRequests:
-		f.Category = policy.CategoryRateLimited
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After")) // absent, or a date: the backoff decides
-		f.RetryAfter = time.Duration(seconds) * time.Second
-	case status == http.StatusConflict: // still at work on the same idempotency key
-		f.Category = policy.CategoryIdempotencyConflict
-	case status == http.StatusUnauthorized, status == http.StatusForbidden:
-		f.Category = policy.CategoryCredentials
-	case status == http.StatusRequestTimeout, status == http.StatusTooEarly:
-		// as network
-	case status/100 == 4:
-		f.Category = policy.CategoryRejected
-	}
-	return f
+// webhookSecret is what the provider signs its webhooks with, given to the app when it registers.
+const webhookSecret = "secret-of-the-app"
+
+// newWebhook gives the part of the app's HTTP server to which the provider reports what became of WhatsApps.
+func newWebhook(db *gorm.DB) (http.Handler, error) {
+	return whatsapp.StatusHandler(whatsapp.StatusConfig{DB: db, Secrets: []string{webhookSecret}})
 }
 
 // Warehouse consumes the event, here in the same process.

@@ -18,14 +18,29 @@ import (
 // database, whereas the lease of a worker that died only delays its messages.
 const lease = 5 * time.Second
 
-// workerConfig is what the shop's workers have in common. The short times are the tour's; an app can begin with
-// Transports and a Logger alone.
-func workerConfig(mailURL string, warehouse *Warehouse) outbox.ProcessorConfig {
+// allTransports gives what delivers each topic.
+func allTransports(mailPort int, whatsAppURL string, warehouse *Warehouse) (map[string]outbox.Transport, error) {
+	mailer, mailErr := newMailer(mailPort)
+	whatsApp, whatsAppErr := newWhatsApp(whatsAppURL)
+	return map[string]outbox.Transport{
+		topicEmail:    mailer,
+		topicWhatsApp: whatsApp,
+		topicOrders:   outbox.Handle(warehouse.OrderPlaced),
+	}, errors.Join(mailErr, whatsAppErr)
+}
+
+// workerConfig is what the shop's workers have in common, whichever topics they deliver. The short times are the
+// tour's; an app can begin with Transports and a Logger alone.
+func workerConfig(transports map[string]outbox.Transport) outbox.ProcessorConfig {
+	atMostOnce := map[string]bool{}
+	if _, serves := transports[topicWhatsApp]; serves {
+		// WhatsApp knows no idempotency keys, so a message whose answer was lost would ring twice if it were sent again. A
+		// mail is sent again: both copies carry one Message-ID.
+		atMostOnce[topicWhatsApp] = true
+	}
 	return outbox.ProcessorConfig{
-		Transports: map[string]outbox.Transport{
-			topicEmail:  NewMailer(mailURL),
-			topicOrders: outbox.Handle(warehouse.OrderPlaced),
-		},
+		Transports:   transports,
+		AtMostOnce:   atMostOnce,
 		BatchSize:    20, // no more than can be begun while so short a lease lasts
 		Lease:        lease,
 		Backoff:      policy.Backoff{Base: 200 * time.Millisecond, Max: 2 * time.Second},

@@ -27,7 +27,7 @@ func TestExampleOnPostgres(t *testing.T) {
 		defer cancel()
 		out, err := exec.CommandContext(ctx, program, "-dsn", dsn).CombinedOutput()
 		require.NoError(t, err, string(out))
-		require.Contains(t, string(out), "All 8 scenes went as told")
+		require.Contains(t, string(out), "All 10 scenes went as told")
 	}
 }
 

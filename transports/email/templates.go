@@ -31,7 +31,7 @@ const (
 //	order_confirmation.txt          with text/template
 //
 // of which the subject and one of the two bodies are required. A file in a subfolder is of type subfolder/name; files
-// whose name begins with a dot are left out. The dot of a template is the payload, an object's fields by their JSON
+// whose name begins with a dot are left out; of an embed.FS give the folder itself, by fs.Sub. The dot of a template is the payload, an object's fields by their JSON
 // names: {{.name}}. Numbers print in plain decimal digits, without an exponent. A field that the payload lacks is an error,
 // also inside an if: write {{with index . "name"}} for one that may be absent.
 //

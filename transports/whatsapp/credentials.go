@@ -41,7 +41,15 @@ var (
 
 const maxToken = 4096 // bytes
 
-// valid reports whether they can be put into a request at all.
-func (c Credentials) valid() bool {
-	return phoneNumberID.MatchString(c.PhoneNumberID) && visible.MatchString(c.Token) && len(c.Token) <= maxToken
+// Validate reports what is wrong with credentials that cannot be put into a request at all, without quoting them: call
+// it when an account is saved. The error is [outbox.ErrInvalid].
+func (c Credentials) Validate() error {
+	var problems []string
+	if !phoneNumberID.MatchString(c.PhoneNumberID) {
+		problems = append(problems, "PhoneNumberID is not 1 to 64 letters, digits, hyphens and underscores")
+	}
+	if !visible.MatchString(c.Token) || len(c.Token) > maxToken {
+		problems = append(problems, fmt.Sprintf("Token is empty, longer than %d bytes, or has a character that no header carries", maxToken))
+	}
+	return invalid(problems)
 }

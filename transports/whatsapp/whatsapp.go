@@ -15,7 +15,8 @@ import (
 // theirs to say: if it holds a [policy.Failure], that decides what becomes of the message.
 type Config struct {
 	// Credentials looks up whose number a tenant's messages are sent from. Nil credentials mean that the tenant has none
-	// and end the message: permanent, category credentials, code no_credentials. An error, or a panic, is transient with
+	// and end the message: permanent, category credentials, code no_credentials; and so do those that
+	// [Credentials.Validate] refuses, with code invalid_credentials. An error, or a panic, is transient with
 	// the code credentials_error, since the place where they are kept will be back. It has to heed its context.
 	Credentials func(ctx context.Context, tenantID string) (*Credentials, error)
 	// Params fills the template in. An error or a panic ends the message, category template, code render: the same data
@@ -102,11 +103,11 @@ func (t transport) credentials(ctx context.Context, d outbox.Delivery) (Credenti
 		})
 	case found == nil:
 		return Credentials{}, &policy.Failure{Category: policy.CategoryCredentials, Code: "no_credentials"}
-	case !found.valid():
-		return Credentials{}, &policy.Failure{Category: policy.CategoryCredentials, Code: "invalid_credentials"}
-	default:
-		return *found, nil
 	}
+	if err := found.Validate(); err != nil {
+		return Credentials{}, &policy.Failure{Category: policy.CategoryCredentials, Code: "invalid_credentials", Err: err}
+	}
+	return *found, nil
 }
 
 func (t transport) template(ctx context.Context, d outbox.Delivery) (Template, error) {

@@ -4,7 +4,7 @@
 // Each e-mail is a connection of its own with one recipient. SMTP knows no idempotency key, so a mail whose acceptance
 // was not heard is sent again, and may arrive twice. All copies carry the same Message-ID, made of the provider key, by
 // which mailboxes that look at it keep one; it is also the id that the outbox stores. Nothing else says that the server
-// has already taken a mail, so topics for which twice is worse than never belong into ProcessorConfig.AtMostOnce.
+// has already taken a mail: name topics for which twice is worse than never in ProcessorConfig.AtMostOnce.
 package smtp
 
 import (
