@@ -15,11 +15,11 @@ type dialect struct {
 	after string // the database's time plus %s microseconds
 	until string // how many microseconds from the database's time to %s
 	skip  string // behind a SELECT: lock its rows, and leave out those that are locked; empty without row locks
+	cast  string // a parameter of the type %s, where the engine would not guess it
 	among string // "column AMONG (subquery)" with the subquery run once, whatever the planner thinks
 
 	// A statement about many rows gets them as one JSON parameter, which every driver and protocol can carry and no
 	// limit on the number of parameters can break. These read it as a table.
-	message  string // what Enqueue inserts; alone it comes as parameters, which spares both sides the JSON
 	messages string // what EnqueueAll inserts, from the parameters that many makes
 	keys     string // the idempotency keys it looks up
 	outcomes string // what the recorder writes
@@ -63,12 +63,9 @@ var postgres = dialect{
 	until: `CAST(extract(epoch FROM %s - statement_timestamp()) * 1000000 AS bigint)`,
 	// "IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)" may run the subquery once for each outer row and take more than
 	// n; an array is made once, and its elements are looked up by the primary key.
+	cast:  `CAST(? AS %s)`,
 	among: `= ANY(ARRAY(%s))`,
 	skip:  `FOR UPDATE SKIP LOCKED`,
-	message: `(SELECT CAST(? AS integer) AS n, CAST(? AS text) AS tenant, CAST(? AS text) AS topic, CAST(? AS text) AS type,
-		CAST(? AS text) AS recipient, CAST(? AS jsonb) AS payload, CAST(? AS jsonb) AS headers,
-		CAST(? AS uuid) AS message_id, CAST(? AS text) AS key, CAST(? AS integer) AS max_attempts,
-		CAST(? AS timestamptz) AS due_at, CAST(? AS bigint) AS delay, CAST(? AS timestamptz) AS expires_at) AS m`,
 	messages: `unnest(CAST(? AS integer[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]),
 		CAST(? AS jsonb[]), CAST(? AS jsonb[]), CAST(? AS uuid[]), CAST(? AS text[]), CAST(? AS integer[]),
 		CAST(? AS timestamptz[]), CAST(? AS bigint[]), CAST(? AS timestamptz[]))
@@ -105,9 +102,8 @@ var sqlite = dialect{
 	now:   `strftime('%Y-%m-%d %H:%M:%f+00:00', 'now')`,
 	after: `strftime('%%Y-%%m-%%d %%H:%%M:%%f+00:00', 'now', printf('%%+.3f seconds', (%s) / 1e6))`,
 	until: `CAST((julianday(%s) - julianday('now')) * 86400e6 AS integer)`,
+	cast:  `?`,
 	among: `IN (%s)`,
-	message: `(SELECT ? AS n, ? AS tenant, ? AS topic, ? AS type, ? AS recipient, ? AS payload, ? AS headers,
-		? AS message_id, ? AS key, ? AS max_attempts, ? AS due_at, ? AS delay, ? AS expires_at) AS m`,
 	messages: `(SELECT value ->> 'n' AS n, value ->> 'tenant' AS tenant, value ->> 'topic' AS topic,
 		value ->> 'type' AS type, value ->> 'recipient' AS recipient, value -> 'payload' AS payload,
 		value -> 'headers' AS headers, value ->> 'message_id' AS message_id, value ->> 'key' AS key,
@@ -164,12 +160,15 @@ func (d dialect) columnType(name string) string {
 
 // render fills the holes of a statement: the given names, {now}, {now+…}, {among … among} and the JSON tables.
 func (d dialect) render(statement string, names ...string) string {
-	holes := append(names, "{now}", d.now, "{message}", d.message, "{messages}", d.messages, "{keys}", d.keys, "{outcomes}", d.outcomes, "{texts}", d.texts, "{skip locked}", d.skip)
+	holes := append(names, "{now}", d.now, "{messages}", d.messages, "{keys}", d.keys, "{outcomes}", d.outcomes, "{texts}", d.texts, "{skip locked}", d.skip)
 	for _, delay := range []string{"m.delay", "o.delay", "?"} {
 		holes = append(holes, "{now+"+delay+"}", fmt.Sprintf(d.after, delay))
 	}
 	for _, time := range []string{"expires_at", "min(due_at)"} {
 		holes = append(holes, "{until "+time+"}", fmt.Sprintf(d.until, time))
+	}
+	for _, kind := range []string{"text", "jsonb", "uuid", "integer", "timestamptz"} {
+		holes = append(holes, "{? "+kind+"}", strings.Replace(d.cast, "%s", kind, 1))
 	}
 	before, behind, _ := strings.Cut(d.among, "%s")
 	holes = append(holes, "{among", before, "among}", behind)

@@ -65,12 +65,6 @@ const (
 	maxHeaders   = 16 << 10 // bytes
 )
 
-// How much goes into one statement.
-const (
-	insertRows  = 1000
-	insertBytes = 4 << 20
-)
-
 // row is a message as the statements take it.
 type row struct {
 	N           int             `json:"n"`
@@ -113,10 +107,9 @@ func (s *store) enqueue(tx *gorm.DB, ms []Message) ([]Receipt, error) {
 		rows = append(rows, r)
 	}
 	receipts := make([]Receipt, len(ms))
-	db := session(tx.Statement.Context, tx)
 	for len(rows) > 0 {
 		chunk := rows[:chunkLen(rows)]
-		if err := s.insert(db, chunk, receipts); err != nil {
+		if err := s.insert(directly(tx), chunk, receipts); err != nil {
 			if errors.Is(err, sql.ErrTxDone) {
 				return nil, because(ErrNoTransaction, "the transaction has already ended: %w", err)
 			}
@@ -138,118 +131,6 @@ func describe(n, of int, err error) error {
 		return err
 	}
 	return because(ErrInvalid, "message %d of %d: %w", n+1, of, reason(err))
-}
-
-// chunkLen is how many of the rows go into the next statement.
-func chunkLen(rows []row) int {
-	size := 0
-	for n, r := range rows {
-		size += len(r.Payload) + len(r.Headers) + len(r.Recipient)
-		if n == insertRows || n > 0 && size > insertBytes {
-			return n
-		}
-	}
-	return len(rows)
-}
-
-// insertTries bounds the chase after a record that holds a key when the insert meets it and is gone, purged, when it
-// is looked up.
-const insertTries = 5
-
-// insert writes one chunk and fills in its receipts.
-func (s *store) insert(db *gorm.DB, rows []row, receipts []Receipt) error {
-	for try := 0; try < insertTries && len(rows) > 0; try++ {
-		missing, err := s.insertNew(db, rows, receipts)
-		if err != nil {
-			return err
-		}
-		if rows, err = s.findExisting(db, missing, receipts); err != nil {
-			return err
-		}
-	}
-	if len(rows) > 0 {
-		return fmt.Errorf("%d messages met a record with their key that could not be read", len(rows))
-	}
-	return nil
-}
-
-// insertNew gives back the rows that were not written because their key is taken.
-func (s *store) insertNew(db *gorm.DB, rows []row, receipts []Receipt) ([]row, error) {
-	statement, args, err := s.insertion(rows)
-	if err != nil {
-		return nil, err
-	}
-	ids := make(map[string]int64, len(rows))
-	err = collectBound(db, func(found *sql.Rows) error {
-		var id int64
-		var messageID string
-		err := found.Scan(&id, &messageID)
-		ids[messageID] = id
-		return err
-	}, statement, args...)
-	var missing []row
-	for _, r := range rows {
-		if id, ok := ids[r.MessageID]; ok {
-			receipts[r.N] = Receipt{ID: id, MessageID: r.MessageID, New: true}
-		} else {
-			missing = append(missing, r)
-		}
-	}
-	return missing, err
-}
-
-// insertion is the statement that inserts rows, with its parameters.
-func (s *store) insertion(rows []row) (statement string, args []any, err error) {
-	many, one := s.insertSQL, s.insertOneSQL
-	if slices.ContainsFunc(rows, func(r row) bool { return r.Key != "" }) {
-		many, one = s.insertKeysSQL, s.insertOneKeySQL
-	}
-	if len(rows) > 1 {
-		args, err = s.many(rows)
-		return many, args, err
-	}
-	r := rows[0]
-	return one, []any{
-		r.N, r.Tenant, r.Topic, r.Type, r.Recipient, string(r.Payload), null(string(r.Headers)), r.MessageID, null(r.Key),
-		r.MaxAttempts, r.DueAt, r.Delay, r.ExpiresAt,
-	}, nil
-}
-
-// null is SQL's NULL for what is absent.
-func null(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
-}
-
-// findExisting gives back the rows whose key nobody holds any more.
-func (s *store) findExisting(db *gorm.DB, rows []row, receipts []Receipt) ([]row, error) {
-	if len(rows) == 0 {
-		return nil, nil
-	}
-	keys := make([]row, len(rows))
-	for i, r := range rows {
-		keys[i] = row{N: r.N, Tenant: r.Tenant, Key: r.Key}
-	}
-	param, err := json.Marshal(keys)
-	if err != nil {
-		return nil, err
-	}
-	err = collectBound(db, func(found *sql.Rows) error {
-		var n int
-		var r Receipt
-		err := found.Scan(&n, &r.ID, &r.MessageID)
-		receipts[n] = r
-		return err
-	}, s.existingSQL, string(param))
-	var missing []row
-	for _, r := range rows {
-		if receipts[r.N].ID == 0 {
-			missing = append(missing, r)
-		}
-	}
-	return missing, err
 }
 
 // check makes a row of a message, or says what is wrong with it.

@@ -40,10 +40,20 @@ func collect(db *gorm.DB, scan func(*sql.Rows) error, statement string, args ...
 	return scanAll(rows, err, scan)
 }
 
-// collectBound is collect for a statement that bind has prepared, in a transaction: the business waits for it, and
-// GORM's way there takes longer than all else that this process does for it.
-func collectBound(tx *gorm.DB, scan func(*sql.Rows) error, statement string, args ...any) error {
-	rows, err := tx.Statement.ConnPool.QueryContext(tx.Statement.Context, statement, args...)
+// direct is a transaction of the caller's without GORM around it: the business waits for what is done in it, and GORM's
+// way there takes longer than all else that this process does for an enqueue.
+type direct struct {
+	ctx  context.Context
+	pool gorm.ConnPool
+}
+
+func directly(tx *gorm.DB) direct {
+	return direct{tx.Statement.Context, unwrapPrepared(tx.Statement.ConnPool)}
+}
+
+// collect runs a statement that bind has prepared, and scans each of its rows.
+func (d direct) collect(scan func(*sql.Rows) error, statement string, args ...any) error {
+	rows, err := d.pool.QueryContext(d.ctx, statement, args...)
 	return scanAll(rows, err, scan)
 }
 

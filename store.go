@@ -33,18 +33,25 @@ func (s *store) Initialize(*gorm.DB) error { return nil }
 
 // Every statement stands here whole; its holes are the table, the tenant column and the engine's words (dialect.go).
 const (
-	// insertSQL adds messages. One whose key is taken adds nothing and gives no row back. Where there is no key, nothing
-	// is said of conflicts: a look for one costs a quarter of the insert.
-	insertSQL = `
-INSERT INTO {table} ({tenant}, topic, type, recipient, payload, headers, message_id, idempotency_key, status, attempts,
-	max_attempts, due_at, expires_at, created_at, updated_at)
+	// insertSQL adds messages, their ids in the order of n. One whose key is taken adds nothing and gives no row back.
+	// Where there is no key, nothing is said of conflicts: a look for one costs a quarter of the insert.
+	insertSQL = insertInto + `
 SELECT CAST(m.tenant AS {tenant type}), m.topic, m.type, m.recipient, coalesce(m.payload, 'null'), m.headers, m.message_id,
 	m.key, 'pending', 0, m.max_attempts, coalesce(m.due_at, {now+m.delay}), m.expires_at, {now}, {now}
 FROM {messages}
 WHERE true
-ORDER BY m.n{on conflict}
-RETURNING id, CAST(message_id AS text)`
+ORDER BY m.n`
 
+	// insertOneSQL is the same for a single message, without what a query costs.
+	insertOneSQL = insertInto + `
+VALUES (CAST(? AS {tenant type}), {? text}, {? text}, {? text}, {? jsonb}, {? jsonb}, {? uuid}, {? text}, 'pending', 0,
+	{? integer}, coalesce({? timestamptz}, {now+?}), {? timestamptz}, {now}, {now})`
+
+	insertInto = `
+INSERT INTO {table} ({tenant}, topic, type, recipient, payload, headers, message_id, idempotency_key, status, attempts,
+	max_attempts, due_at, expires_at, created_at, updated_at)`
+	givingID    = ` RETURNING id`
+	givingBoth  = ` RETURNING id, CAST(message_id AS text)`
 	unlessTaken = `
 ON CONFLICT ({tenant}, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING`
 
@@ -150,8 +157,10 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	}
 	s := &store{Plugin: p, dialect: d}
 	names := s.holes()
-	s.insertSQL, s.insertOneSQL = s.insertSQLs(db, "", names)
-	s.insertKeysSQL, s.insertOneKeySQL = s.insertSQLs(db, unlessTaken, names)
+	s.insertSQL = bind(db, d.render(insertSQL+givingID, names...))
+	s.insertKeysSQL = bind(db, d.render(insertSQL+unlessTaken+givingBoth, names...))
+	s.insertOneSQL = bind(db, d.render(insertOneSQL+givingID, names...))
+	s.insertOneKeySQL = bind(db, d.render(insertOneSQL+unlessTaken+givingID, names...))
 	s.existingSQL = bind(db, d.render(existingSQL, names...))
 	rules := strings.NewReplacer("{live}", liveSQL, "{late}", lateSQL, "{due}", dueSQL, "{unanswered}", `'lease_expired'`)
 	once := strings.NewReplacer("{live}", liveOnceSQL, "{late}", lateOnceSQL, "{due}", dueSQL, "{unanswered}", `'outcome_unknown'`)
@@ -162,13 +171,6 @@ func newStore(db *gorm.DB, p Plugin) (*store, error) {
 	s.deleteSQL, s.deleteFreeSQL = d.render(all.Replace(deleteSQL), names...), d.render(free.Replace(deleteSQL), names...)
 	s.stateSQL = d.render(stateSQL, names...)
 	return s, nil
-}
-
-// insertSQLs gives insertSQL for many messages and for one.
-func (s *store) insertSQLs(db *gorm.DB, onConflict string, names []string) (many, one string) {
-	many = strings.Replace(insertSQL, "{on conflict}", onConflict, 1)
-	one = strings.Replace(many, "{messages}", "{message}", 1)
-	return bind(db, s.render(many, names...)), bind(db, s.render(one, names...))
 }
 
 // holes are the names that a statement leaves open.
