@@ -20,17 +20,17 @@ type Listener interface {
 	Listen(ctx context.Context, channel string, heard func()) error
 }
 
-// How announcements are spaced. A message is announced a moment after it was enqueued, when most transactions have
-// committed. Announcements are far apart in a busy process, where workers are awake anyway.
+// How announcements are spaced. A message is announced a moment after it was enqueued: by the time that a worker has
+// heard of it and looks, its transaction has mostly committed. Announcements are far apart in a busy process, where workers are awake anyway.
 const (
-	announceAfter  = 500 * time.Microsecond
+	announceAfter  = 250 * time.Microsecond
 	announceEvery  = 5 * time.Millisecond
 	announceWithin = time.Second // for the statement; a pool without a free connection must not pile them up
 )
 
 // How a woken Run looks for the message that it was woken for, which may be committed a little later: again and again
 // after pauses that double up to the PollInterval.
-const firstLook = 300 * time.Microsecond
+const firstLook = 150 * time.Microsecond
 
 // maxListenPause is the longest Run waits before it calls Listen again.
 const maxListenPause = time.Minute
