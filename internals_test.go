@@ -181,7 +181,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		require.False(t, refuses(moment), moment)
 	}
-	for _, values := range []error{coded("23514"), coded("22001"), coded("P0001"), constraint{errors.New("trigger")}} {
+	for _, values := range []error{coded("23514"), coded("22001"), coded("54000"), coded("P0001"), constraint{errors.New("trigger")}} {
 		err := fmt.Errorf("x: %w", values)
 		require.True(t, refuses(err) && refusesValues(err), err)
 	}

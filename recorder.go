@@ -157,7 +157,7 @@ func refuses(err error) bool {
 	switch sqlClass(err) {
 	case "":
 		return errors.As(err, &number) && number.Code()&0xff == sqliteConstraint
-	case "22", "23", "42", "44", "P0":
+	case "22", "23", "42", "44", "54", "P0":
 		return true
 	default:
 		return false
@@ -167,7 +167,7 @@ func refuses(err error) bool {
 // refusesValues reports whether it objects to what is written, as a constraint or a trigger of the app's own does.
 func refusesValues(err error) bool {
 	switch sqlClass(err) {
-	case "", "22", "23", "44", "P0": // without a SQLSTATE it is SQLite's constraint
+	case "", "22", "23", "44", "54", "P0": // without a SQLSTATE it is SQLite's constraint
 		return true
 	default:
 		return false

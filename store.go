@@ -142,7 +142,8 @@ RETURNING id`
 	// stateSQL reads where records stand; WITH for the same reason as in waitingSQL.
 	stateSQL = `
 WITH o AS MATERIALIZED (SELECT * FROM {outcomes})
-SELECT id, status, attempts, coalesce(lease_token, '') FROM {table} WHERE id {among SELECT record_id FROM o among}`
+SELECT id, status, attempts, coalesce(lease_token, ''), coalesce(last_error_category, ''), coalesce(last_error_code, '')
+FROM {table} WHERE id {among SELECT record_id FROM o among}`
 )
 
 // newStore validates p and prepares its statements for db's engine.
@@ -326,22 +327,18 @@ const (
 	fateOpen                // its lease stands, and it is still to be written
 )
 
-// fates looks at outcomes that a write has not met. The number of attempts tells our write from one after a later claim.
+// fates looks at outcomes that a write has not met. The number of attempts tells our write from one after a later claim,
+// and the error from a later claim that closed the record without counting one.
 func (s *store) fates(db *gorm.DB, outcomes []outcome) (map[int64]fate, error) {
 	param, err := json.Marshal(outcomes)
 	if err != nil {
 		return nil, err
 	}
-	type state struct {
-		status   Status
-		attempts int
-		token    string
-	}
 	states := map[int64]state{}
 	err = collect(db, func(rows *sql.Rows) error {
 		var id int64
 		var found state
-		err := rows.Scan(&id, &found.status, &found.attempts, &found.token)
+		err := rows.Scan(&id, &found.status, &found.attempts, &found.token, &found.category, &found.code)
 		states[id] = found
 		return err
 	}, s.stateSQL, string(param))
@@ -351,9 +348,24 @@ func (s *store) fates(db *gorm.DB, outcomes []outcome) (map[int64]fate, error) {
 		switch {
 		case kept && found.token == o.Token:
 			fates[o.ID] = fateOpen
-		case s.DeleteSent && !kept && o.Status == StatusSent, found == state{o.Status, o.claim.Attempt - o.Refund, ""}:
+		case s.DeleteSent && !kept && o.Status == StatusSent, found.written(o):
 			fates[o.ID] = fateWritten
 		}
 	}
 	return fates, err
+}
+
+// state is where a record stands.
+type state struct {
+	status                Status
+	attempts              int
+	token, category, code string
+}
+
+// written reports whether it is what writing the outcome makes of a record.
+func (s state) written(o outcome) bool {
+	if s.status != o.Status || s.attempts != o.claim.Attempt-o.Refund || s.token != "" {
+		return false
+	}
+	return o.Category == nil || s.category == *o.Category && s.code == o.Code
 }

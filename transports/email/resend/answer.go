@@ -67,13 +67,16 @@ func (a *attempt) answer(ctx context.Context, response *http.Response) (string, 
 	return "", refusal(response.StatusCode, said.Name, retryAfter(response.Header.Get("Retry-After"), time.Now()))
 }
 
+// maxRetryAfter bounds what a header can ask for: a quota of a day is over after one.
+const maxRetryAfter = 24 * time.Hour
+
 // retryAfter reads a header in seconds or as a date. Zero: it does not say.
 func retryAfter(text string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
+		return min(time.Duration(seconds)*time.Second, maxRetryAfter)
 	}
 	if at, err := http.ParseTime(text); err == nil {
-		return max(at.Sub(now), 0)
+		return min(max(at.Sub(now), 0), maxRetryAfter)
 	}
 	return 0
 }
