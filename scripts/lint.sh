@@ -18,6 +18,7 @@ check no_unformatted_files
 check scripts/each.sh go vet ./...
 check scripts/each.sh go run "$staticcheck" ./...
 check scripts/each.sh go mod tidy -diff
+check scripts/vuln.sh
 echo "== shape: lengths, comments, sleeping tests, import arrows"
 (cd tests && GOWORK=off go test -count=1 ./internal/shape) || status=1
 exit $status

@@ -206,6 +206,7 @@ func requireNoTime(t *testing.T, s pgx.TraceQueryStartData, arg any) {
 			}
 		}
 	case string:
+		v = strings.ReplaceAll(v, "2020-02-02T01:02:02.222222Z", "") // the instant that the app gave, also in an array
 		var inner any
 		if strings.HasPrefix(v, "[") && json.Unmarshal([]byte(v), &inner) == nil {
 			requireNoTime(t, s, inner)

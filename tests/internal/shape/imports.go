@@ -113,14 +113,22 @@ func (a arrow) allows(imported string) bool {
 	return standard(imported) || slices.Contains(a.exactly, imported) || slices.ContainsFunc(a.trees, below)
 }
 
-// checkTransport finds where a package of the transport own imports another transport.
+// checkTransport finds where a package of the transport own imports another transport, or more of ours than it may.
 func checkTransport(own string, files []file) []Problem {
 	var problems []Problem
 	for _, f := range files {
 		for _, spec := range f.ast.Imports {
 			below, ours := strings.CutPrefix(importPath(spec), module+"/")
-			if other := transport(below); ours && other != "" && other != own {
+			if !ours {
+				continue
+			}
+			switch other := transport(below); {
+			case other == own, other == "" && (within(below, "policy") || within(below, "transports")):
+			case other != "":
 				problems = append(problems, f.problem(spec.Pos(), "transports/%s imports transports/%s: a transport stands alone", own, other))
+			default:
+				problems = append(problems, f.problem(spec.Pos(), "imports %q, but of ours a transport may use only the root "+
+					"package, policy and what transports share", importPath(spec)))
 			}
 		}
 	}
