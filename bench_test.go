@@ -52,20 +52,15 @@ func benchEnqueue(b *testing.B, db *gorm.DB, messages []Message) {
 }
 
 // BenchmarkEnqueue is one message in a transaction of its own.
-func BenchmarkEnqueue(b *testing.B) {
-	db, _ := benchStore(b)
-	messages := benchMessages(1)
-	b.ReportAllocs()
-	b.ResetTimer()
-	for i := 0; i < b.N; i++ {
-		benchEnqueue(b, db, messages)
-	}
-}
+func BenchmarkEnqueue(b *testing.B) { benchTransactions(b, 1) }
 
 // BenchmarkEnqueueAll is a transaction with a hundred.
-func BenchmarkEnqueueAll(b *testing.B) {
+func BenchmarkEnqueueAll(b *testing.B) { benchTransactions(b, benchBatch) }
+
+func benchTransactions(b *testing.B, size int) {
+	b.Helper()
 	db, _ := benchStore(b)
-	messages := benchMessages(benchBatch)
+	messages := benchMessages(size)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := 0; i < b.N; i++ {

@@ -61,9 +61,9 @@ var postgres = dialect{
 	now:   `statement_timestamp()`,
 	after: `statement_timestamp() + (%s) * interval '1 microsecond'`,
 	until: `CAST(extract(epoch FROM %s - statement_timestamp()) * 1000000 AS bigint)`,
+	cast:  `CAST(? AS %s)`,
 	// "IN (SELECT … LIMIT n FOR UPDATE SKIP LOCKED)" may run the subquery once for each outer row and take more than
 	// n; an array is made once, and its elements are looked up by the primary key.
-	cast:  `CAST(? AS %s)`,
 	among: `= ANY(ARRAY(%s))`,
 	skip:  `FOR UPDATE SKIP LOCKED`,
 	messages: `unnest(CAST(? AS integer[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]), CAST(? AS text[]),

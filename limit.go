@@ -15,14 +15,18 @@ import (
 //
 // A message that would wait longer than half of its Timeout is given back to the table instead, uncounted, to come back
 // when it is its turn. Those that wait hold slots of Concurrency, so a topic with a low rate is best served by a
-// Processor of its own. A message that t refuses before it asks the provider takes its turn all the same. The rate is 0.001 to 1,000,000; NewProcessor refuses another with [ErrInvalid].
+// Processor of its own. A message that t refuses before it asks the provider takes its turn all the same. The rate is
+// 0.001 to 1,000,000; NewProcessor refuses another with [ErrInvalid].
 func Limit(t Transport, perSecond float64) Transport {
-	return &limited{transport: t, rate: perSecond}
+	l := &limited{transport: t, rate: perSecond}
+	l.unfit = l.problem()
+	return l
 }
 
 type limited struct {
 	transport Transport
 	rate      float64
+	unfit     error // what is wrong with the two
 
 	mu    sync.Mutex
 	next  time.Time // when the next send may begin
@@ -30,7 +34,9 @@ type limited struct {
 }
 
 // check is asked by NewProcessor.
-func (l *limited) check() error {
+func (l *limited) check() error { return l.unfit }
+
+func (l *limited) problem() error {
 	switch {
 	case isNil(l.transport):
 		return invalid("the transport given to Limit is nil")
@@ -45,8 +51,8 @@ func (l *limited) check() error {
 
 // Send waits for its turn.
 func (l *limited) Send(ctx context.Context, d Delivery) (string, error) {
-	if err := l.check(); err != nil {
-		return "", err
+	if l.unfit != nil {
+		return "", l.unfit
 	}
 	if err := l.admit(ctx); err != nil {
 		return "", err
@@ -66,11 +72,7 @@ func (l *limited) admit(ctx context.Context) error {
 		if wait <= 0 {
 			return nil
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if pause(ctx, wait); ctx.Err() != nil {
 			return notYet(0)
 		}
 	}

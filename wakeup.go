@@ -113,12 +113,7 @@ func (s *store) channel() string {
 
 // Wake makes Run look for due messages at once, and once more after short pauses, as Plugin.WakeUp does. For apps that
 // know better than the clock, and for tests.
-func (p *Processor) Wake() {
-	select {
-	case p.woken <- struct{}{}:
-	default: // it is about to look already
-	}
-}
+func (p *Processor) Wake() { tell(p.woken) } // if there is a signal, it is about to look already
 
 // listen keeps the configured Listener listening until ctx ends.
 func (p *Processor) listen(ctx context.Context) {
